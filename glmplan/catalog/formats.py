@@ -100,6 +100,9 @@ KV_FORMATS: dict[str, KvFormat] = {
         ("f16", 2.0),
         ("fp8", 1.0),
         ("int8", 1.0),
+        # two FP16 numbers for each head of 128 values and token (TurboMind)
+        ("int8-head", 8.25 / 8),
+        ("int4-head", 4.25 / 8),
         ("nvfp4", 4.5 / 8),
         ("q8_0", 8.5 / 8),
         ("q4_0", 4.5 / 8),

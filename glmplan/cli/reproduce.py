@@ -71,18 +71,22 @@ def command(
 
 def _say_population(found: Reproduction) -> None:
     """Print where the run stands among runs of its configuration."""
-    from glmplan.prediction.population import CAUSES
+    from glmplan.prediction.population import usual_causes
 
     others = found.population
-    if others is None:
+    if others is not None:
+        apart = 100 * (others.own / others.median - 1)
+        side = "above" if apart > 0 else "below"
+        say(f"\nthis run is {abs(apart):.0f} % {side} the median speed of {len(others.runs)} runs of its configuration")
+    if found.slow:
+        than = "the 90 % interval" if others is None else "nine tenths of them"
+        words = f"slow machine: slower than {than}"
+    elif others is None and found.verdict == "different" and all(one.slower for one in found.compared):
+        words = "slower than predicted, inside the interval"
+    else:
         return
-    apart = 100 * (others.own / others.median - 1)
-    side = "above" if apart > 0 else "below"
-    say(f"\nthis run is {abs(apart):.0f} % {side} the median speed of {len(others.runs)} runs of its configuration")
-    if not others.slow:
-        return
-    say("slow machine: slower than nine tenths of them; usual causes and their checks:")
-    for cause, check in CAUSES:
+    say(("" if others is not None else "\n") + f"{words}; usual causes and their checks:")
+    for cause, check in usual_causes(found.run.accelerator_count or 1, hosted=found.hosted):
         say(f"  {cause}: {check}")
 
 
@@ -119,6 +123,7 @@ def _record(found: Reproduction) -> dict[str, object]:
     return {
         "run": found.run.id,
         "verdict": found.verdict,
+        "slow": found.slow,
         "basis": found.basis,
         "assumed": list(found.assumed),
         "population": None if found.population is None else {

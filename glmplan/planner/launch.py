@@ -128,6 +128,8 @@ def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple
     .. [4] https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
     .. [5] https://github.com/kvcache-ai/ktransformers/blob/main/doc/en/kt-kernel/README.md
     .. [6] https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/SERVER.md
+    .. [7] https://github.com/InternLM/lmdeploy/blob/1263d5cd/lmdeploy/cli/serve.py, turbomind/parallel_config.py
+    .. [8] https://github.com/theroyallab/tabbyAPI/blob/e632af41/config_sample.yml (each field is an option, too)
     """
     part = asked.machine.accelerator
     other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
@@ -140,6 +142,8 @@ def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple
         "llama.cpp": _llama_cpp,
         "ktransformers": _ktransformers,
         "mlx": _mlx,
+        "lmdeploy": _lmdeploy,
+        "exllamav3": _exllamav3,
     }
     words, notes = makers[asked.engine](asked, holding, context)
     if not words:
@@ -357,7 +361,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     if asked.settings.host_experts:
         words += ["--numa distribute"] * (len(asked.machine.host.sockets) > 1)
         notes.append(
-            "steps of prompts fetch the experts from host memory once: larger ones take fewer fetches (-ub 4096)"
+            "steps of prompts fetch these weights from host memory once: larger ones take fewer fetches (-ub 4096)"
         )
     return tuple(words), tuple(notes)
 
@@ -403,6 +407,37 @@ def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...],
         notes.append(f"hosts.json names the {ranks} machines: mlx.distributed_config writes it")
     words += ["--pipeline"] * (holding.terms.pp > 1)
     return tuple(words), (*notes, "MLX reserves no KV pool: the cache grows with the requests")
+
+
+def _lmdeploy(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"lmdeploy serve api_server {where} --backend turbomind"]
+    # --tp is that of attention or of the experts, whichever is larger; the ranks are those of attention x --dp
+    split = max(terms.tp, terms.tp * terms.dp // max(terms.ep, 1))
+    words += [f"--tp {split}"] * (split > 1) + [f"--dp {terms.dp}"] * (terms.dp > 1)
+    words += [f"--ep {terms.ep}"] * (terms.ep > 1)
+    words += [f"--quant-policy {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += [f"--session-len {context}"] * (context < asked.model.max_context)
+    words += _set_options(asked, ("--cache-max-entry-count", "--max-batch-size", "--max-prefill-token-num", ""))
+    return tuple(words), tuple(notes)
+
+
+def _exllamav3(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    tokens = int(min(holding.pool, asked.users[-1] * context)) if holding.pool else context
+    words = [f"python main.py --model-dir models --model-name {where.rpartition('/')[2]}"]
+    words += [f"--max-seq-len {context}", f"--cache-size {max(tokens, context) // 256 * 256}"]
+    words += [f"--cache-mode {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += ["--tensor-parallel true"] * (terms.tp > 1)
+    words += _set_options(asked, ("", "--max-batch-size", "--chunk-size", ""))
+    head, own = asked.model.draft_head, asked.model.mtp
+    if terms.mtp:
+        mode = "mtp" if own is not None else "ngram" if head is None else "model --draft-model-name NAME_OF_THE_DRAFTER"
+        words.append(f"--draft-mode {mode} --draft-num-tokens {terms.mtp}")
+    notes.append(f"in the folder of TabbyAPI, with the files of {where} in models/")
+    return tuple(words), tuple(notes)
 
 
 def launch_context(asked: Asked, best: Holding) -> TokenCount:

@@ -2,7 +2,8 @@
 
 llama.cpp computes the routed experts of chosen layers on the CPU (``--n-cpu-moe``, ``--override-tensor``). Everything
 else stays on the accelerators: attention, shared experts and the cache are read for every token, a routed expert for
-few. A plan moves as few layers as the requests need.
+few. A model without experts moves the feed-forward matrices of layers instead. A plan moves as few layers as the
+requests need.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.engines.memory import pipeline_layers
-from glmplan.costs.blocks.kinds import routed_of
+from glmplan.costs.blocks.stack import EXPERTS, layer_tensors, moved_class
 from glmplan.costs.offload.work import OffloadWork, Placement, offload_work
 from glmplan.costs.points import StepPoints
 from glmplan.units import GIB, Bytes, BytesPerSecond, TokensPerSecond
@@ -28,7 +29,7 @@ __all__ = [
     "DISK_RATE",
     "all_moved",
     "disk_bound",
-    "expert_layers",
+    "movable_layers",
     "movable_words",
     "moved_options",
     "moved_words",
@@ -39,16 +40,28 @@ __all__ = [
 DISK_RATE: BytesPerSecond = 4 * 32e9 / 8 * 128 / 130
 
 
-def expert_layers(model: ModelSpec) -> tuple[int, ...]:
+def movable_layers(model: ModelSpec) -> tuple[int, ...]:
     """Return the numbers of the layers with routed experts.
+
+    Without experts those of the layers with a feed-forward block.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.models import load_model
-    >>> expert_layers(load_model("glm-5.1"))[:3]
-    (3, 4, 5)
+    >>> movable_layers(load_model("glm-5.1"))[:3], len(movable_layers(load_model("llama-3.1-70b")))
+    ((3, 4, 5), 80)
     """
-    return tuple(n for n, name in enumerate(model.layer_names) if routed_of(model.layers[name]) is not None)
+    moved = moved_class(model)
+    with_them = {
+        name
+        for name, kind in model.layers.items()
+        if any(tensor.tensor_class == moved for tensor in layer_tensors(kind, model.hidden))
+    }
+    return tuple(n for n, name in enumerate(model.layer_names) if name in with_them)
+
+
+def _matrices(model: ModelSpec) -> str:
+    return "experts" if moved_class(model) == EXPERTS else "feed-forward matrices"
 
 
 def moves(asked: Asked) -> MovedExperts | None:
@@ -64,7 +77,7 @@ def all_moved(model: ModelSpec, checkpoint: Checkpoint) -> OffloadWork:
 
 
 def _count(asked: Asked) -> tuple[int, int]:
-    layers = len(expert_layers(asked.model))
+    layers = len(movable_layers(asked.model))
     return round(asked.settings.host_experts * layers), layers
 
 
@@ -73,7 +86,8 @@ def moved_words(asked: Asked, held: Holding) -> str:
     moved, layers = _count(asked)
     if not moved or moves(asked) is None:
         return ""
-    return f"experts of {moved} of {layers} layers in host memory ({held.host / GIB:,.0f} GiB), computed by the CPU"
+    words = f"{_matrices(asked.model)} of {moved} of {layers} layers in host memory"
+    return f"{words} ({held.host / GIB:,.0f} GiB), computed by the CPU"
 
 
 def movable_words(asked: Asked) -> str:
@@ -82,12 +96,13 @@ def movable_words(asked: Asked) -> str:
     Empty where the plan says more, or where nothing can move.
     """
     host, work = asked.machine.host, all_moved(asked.model, asked.checkpoint)
-    if moves(asked) is None or not expert_layers(asked.model) or asked.settings.host_experts:
+    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.host_experts:
         return ""
     if host.unified_memory or host.host_memory_bandwidth is not None:
         return ""
     size = float(work.held_bytes[0]) / GIB
-    return f"{asked.engine} can compute the {size:,.0f} GiB of experts from host memory, of which nothing is known here"
+    words = f"{asked.engine} can compute the {size:,.0f} GiB of {_matrices(asked.model)} from host memory"
+    return f"{words}, of which nothing is known here"
 
 
 def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
@@ -98,7 +113,11 @@ def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
     options, (moved, layers) = moves(asked), _count(asked)
     if not moved or options is None:
         return ()
-    numbers = expert_layers(asked.model)
+    numbers = movable_layers(asked.model)
+    dense = moved_class(asked.model) != EXPERTS
+    if dense and (moved == layers or held.terms.accelerators == 1):
+        some = r"\d+" if moved == layers else "|".join(map(str, numbers[:moved]))
+        return (options.dense.format(layers=some),)
     if moved == layers:
         return (options.option.format(layers=numbers[-1] + 1),)
     if held.terms.accelerators == 1:
@@ -114,17 +133,22 @@ def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
         part = min(len(own), round(left * len(own) / max(len(own) + after, 1)))
         chosen += own[:part]
         left -= part
-    return (options.override.format(layers="|".join(map(str, chosen))),)
+    override = options.dense if dense else options.override
+    return (override.format(layers="|".join(map(str, chosen))),)
 
 
-def disk_bound(asked: Asked, held: Holding) -> TokensPerSecond | None:
+def disk_bound(asked: Asked, held: Holding) -> tuple[TokensPerSecond, str] | None:
     """Return the highest decode rate where weights are read from a drive.
 
-    A mapped file that is larger than host memory is read again for each token: at most `DISK_RATE` over the bytes of a
-    token that do not fit. None where all fit, and for engines that pin the weights.
+    A mapped file that is larger than host memory is read again for each token: at most the rate of the drive over the
+    bytes of a token that do not fit. With the bytes and the rate as text; None where all fit, and for engines that pin
+    the weights. The rate is that of the host's fastest drive, `DISK_RATE` where it states none.
     """
     if not held.host_short or not asked.settings.host_experts:
         return None
     work = all_moved(asked.model, asked.checkpoint)
-    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts
-    return DISK_RATE / (touched * held.host_short / held.host)
+    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts * held.host_short / held.host
+    drives = [drive.bandwidth for drive in asked.machine.host.devices if drive.kind == "nvme" and drive.bandwidth]
+    rate = max(drives, default=DISK_RATE)
+    name = "the drive" if drives else "PCIe 5.0 x4, the fastest link of a drive"
+    return rate / touched, f"{touched / 1e9:.3g} GB of each token at the {rate / 1e9:.3g} GB/s of {name}"

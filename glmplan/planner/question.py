@@ -154,8 +154,9 @@ def named_cache(text: str) -> str | None:
     return key
 
 
-#: default engines: for GGUF files and CPUs, for MLX files and Apple GPUs, and otherwise the one with most measurements
-_GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
+#: default engines: for GGUF files and CPUs, for MLX files and Apple GPUs, for EXL3 files, and otherwise the one with
+#: most measurements
+_GGUF_ENGINE, MLX_ENGINE, _EXL3_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "exllamav3", "vllm"
 
 
 def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
@@ -170,6 +171,8 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
     part = machine.accelerator
     if checkpoint.form == "mlx":
         engine, why = MLX_ENGINE, "the weights are in MLX form"
+    elif checkpoint.form == "exl3":
+        engine, why = _EXL3_ENGINE, "the weights are in EXL3"
     elif checkpoint.form == "gguf" or _is_gguf(checkpoint):
         engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":

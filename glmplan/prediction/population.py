@@ -21,15 +21,20 @@ from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.units import Ratio
 
-__all__ = ["CAUSES", "Population", "population_of"]
+__all__ = ["Population", "population_of", "usual_causes"]
 
 #: runs of a population, at least and at most [-]
 _LEAST, _MOST = 4, 48
 #: concurrencies of a population differ by this factor at most [-]
 _LOADS = 2.0
-#: usual cause of a slow machine → how to check it
-CAUSES: tuple[tuple[str, str], ...] = (
-    ("peer-to-peer copies are off", "nvidia-smi topo -p2p r; iommu=pt and ACS off on the kernel command line"),
+#: usual cause of a slow machine → how to check it: with several accelerators, with weights in host memory, of all
+_BETWEEN = (("peer-to-peer copies are off", "nvidia-smi topo -p2p r; iommu=pt and ACS off on the kernel command line"),)
+_HOST = (
+    ("empty memory channels or slow memory", "dmidecode -t memory, and the bandwidth that likwid-bench measures"),
+    ("weights in the memory of one socket", "numactl -H, and the engine's NUMA options and thread pools"),
+    ("generic CPU kernels, or more threads than cores", "AMX or AVX-512 in the engine's log; its thread count"),
+)
+_ANY = (
     ("processes on the far socket", "nvidia-smi topo -m, numactl -H, and the CPU affinity of the server"),
     ("a power limit", "nvidia-smi -q -d POWER,PERFORMANCE under load"),
     (
@@ -39,6 +44,19 @@ CAUSES: tuple[tuple[str, str], ...] = (
     ("a slow backend", "attention and MoE backend and `enforce_eager` in the engine's log"),
     ("another build", "the faster runs may have a patched build: compare the version that the engine prints"),
 )
+
+
+def usual_causes(count: float, *, hosted: bool) -> tuple[tuple[str, str], ...]:
+    """Return the usual causes of a slow machine, each with its check.
+
+    `count`: accelerators. `hosted`: weights lie in host memory.
+
+    Examples
+    --------
+    >>> usual_causes(8, hosted=False)[0][0]
+    'peer-to-peer copies are off'
+    """
+    return (*(_HOST if hosted else ()), *(_BETWEEN if count > 1 else ()), *_ANY)
 
 
 @dataclass(frozen=True, slots=True)

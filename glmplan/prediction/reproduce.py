@@ -94,6 +94,12 @@ class Compared:
         """Return predicted / measured - 1 [-]"""
         return float(relative_error(self.predicted.value, self.measured))
 
+    @property
+    def slower(self) -> bool:
+        """Return True for a longer time or a lower rate than predicted."""
+        rate = "per_s" in self.column
+        return self.measured < self.predicted.value if rate else self.measured > self.predicted.value
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -117,6 +123,17 @@ class Reproduction:
     basis: str  # evidence
     assumed: tuple[str, ...]  # not stated by the run
     population: Population | None = None  # other runs of the configuration; None: too few
+    hosted: bool = False  # weights lie in host memory
+
+    @property
+    def slow(self) -> bool:
+        """Return True if the machine is slow beside others.
+
+        Without other runs of the configuration: a speed below its 90 % interval.
+        """
+        if self.population is not None:
+            return self.population.slow
+        return any(one.slower and not one.predicted.low <= one.measured <= one.predicted.high for one in self.compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +186,7 @@ def reproduce(run: Run) -> Reproduction:
         basis=prediction.basis,
         assumed=case.assumed if case is not None else (),
         population=others,
+        hosted=case is None or case.deployment.offload is not None,
     )
 
 

@@ -245,7 +245,8 @@ def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None
 def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:
     """Return the terms of a pool; SGLang's omits activations and graphs."""
     terms_of_pool = {"share": float(terms.limit[0]), "weights": -weights}
-    if kind == "after_load":  # the pool is a share of the free memory, so each term is scaled
+    if kind in ("after_load", "after_weights"):  # the pool is a share of the free memory, so each term is scaled
+        peak = peak if kind == "after_load" else 0.0
         outside = float((terms.context + terms.remainder + terms.graphs)[0])
         terms_of_pool |= {
             "share": float((terms.limit + terms.context)[0]),

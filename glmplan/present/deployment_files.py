@@ -102,7 +102,14 @@ class Server:
     @property
     def listening(self) -> tuple[str, ...]:
         """Return the command with the address that a container must listen on."""
-        return (*self.argv, "--host", "0.0.0.0", "--port", str(self.port))
+        return self.listening_on(self.port)
+
+    def listening_on(self, port: int) -> tuple[str, ...]:
+        """Return the command that listens on a port of all addresses."""
+        running = load_engine(self.engine).running
+        assert running is not None
+        host, number = running.listens
+        return (*self.argv, host, "0.0.0.0", number, str(port))
 
     @property
     def contained(self) -> tuple[str, ...]:
@@ -257,7 +264,7 @@ def _systemd(server: Server) -> dict[str, str]:
     found = dict(server.files)
     for place in range(server.per_machine):
         name = f"{server.name}-{place}" if server.per_machine > 1 else server.name
-        words = (*server.argv, "--host", "0.0.0.0", "--port", str(server.port + place))
+        words = server.listening_on(server.port + place)
         found[f"{name}.service"] = _written("systemd.service.j2", server, name=name, place=place, words=words)
     return found
 

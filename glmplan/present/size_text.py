@@ -44,7 +44,8 @@ def _measure(option: Option, found: Sized) -> str:
     return validate_command(
         found.asked.spec.name,
         planned.asked.machine.text,
-        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine, **degrees_of(planned.holding.terms)},
+        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine, **degrees_of(planned.holding.terms)}
+        | ({"speculative": f"mtp-{planned.holding.terms.mtp}"} if planned.holding.terms.mtp else {}),
         users=sorted({1, users}),
         lengths=(planned.asked.input_tokens, planned.asked.output_tokens),
     )
@@ -62,9 +63,10 @@ def _warnings(option: Any, found: Sized) -> dict[str, Any]:
     degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
     if terms.accelerators != asked.machine.count:
         degrees = {}
+    drafted = {"mtp": asked.mtp or None, "acceptance": asked.request.acceptance}
     words = PlanRequest(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
                   users=(users,), input=asked.input_tokens, output=asked.output_tokens,
-                  **degrees, **found.asked.given)  # fmt: skip
+                  **degrees, **{**found.asked.given, **drafted})  # fmt: skip
     answer = fit_answer(words, changes=False)
     warnings: dict[str, list[dict[str, str]]] = {"hazards": [], "limitations": []}
     for warning in answer.warnings:
@@ -150,8 +152,8 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         kinds["hosts of up to eight accelerators, of which N x ACCELERATOR was tried (name one with --only)"] = len(
             found.boards
         )
-    if "mtp" not in found.asked.given and found.asked.spec.draft_layers is not None:
-        kinds["speculative decoding (--mtp)"] = 0
+    if "mtp" not in found.asked.given and len(found.asked.drafts) == 1 and found.asked.spec.draft_layers is not None:
+        kinds["speculative decoding (--drafter best)"] = 0
     kinds["disaggregated servers"] = 0
     if experts_of(found.asked.spec):
         kinds["experts in host memory (--engine ktransformers)"] = 0
@@ -220,7 +222,7 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
     return {
         "machines": servers_text(row["machines"], row["machine"]) + limit,
         "weights": row["weights"],
-        "layout": row["layout"],
+        "layout": _layout(row),
         "paid": row["paid"],
         "price USD": row["usd_purchase"],
         "USD/month": row["usd_month"],
@@ -233,6 +235,10 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
     }
 
 
+def _layout(row: dict[str, Any]) -> str:
+    return row["layout"] + (f" --mtp {row['speculative_tokens']}" if row["speculative_tokens"] else "")
+
+
 #: bits of a weight below which the quality of a format is pointed out [-]
 _FEW_BITS = 4.0
 
@@ -240,7 +246,7 @@ _FEW_BITS = 4.0
 def _first(row: dict[str, Any], unit: str) -> list[str]:
     """Return the details of the first answer."""
     lines = [
-        f"first: {servers_text(row['machines'], row['machine'])}, {row['weights']}, {row['layout']}, {row['engine']}",
+        f"first: {servers_text(row['machines'], row['machine'])}, {row['weights']}, {_layout(row)}, {row['engine']}",
         f"  {_capacity(row, unit)}",
         f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]

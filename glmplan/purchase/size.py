@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import heappop, heappush
+from itertools import product
 from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
@@ -363,7 +364,8 @@ class _Search:
 
     def bound(self) -> Usd:
         """Return the largest monthly cost of an answer."""
-        costs = sorted(option.way.usd for option in self.options if option.way.usd is not None)
+        known = {_apart(one): one.way.usd for one in self.options if one.way.usd is not None}
+        costs = sorted(known.values())
         return costs[self.answers - 1] if len(costs) >= self.answers else math.inf
 
 
@@ -470,7 +472,7 @@ def _ranked(search: _Search) -> list[Option]:
     """Return the answers, the cheapest first.
 
     Then the most probable machine, then the largest format of a machine. A smaller format of the same machine is nearly
-    always more probable, and the larger one is sufficient.
+    always more probable, and the larger one is sufficient. The most probable way of drafting stands for a format.
     """
     best: dict[tuple[float, str], float] = {}
     for option in search.options:
@@ -482,7 +484,18 @@ def _ranked(search: _Search) -> list[Option]:
         size = float(checkpoint_bytes(search.asked.spec, option.planned.asked.checkpoint))
         return key[0], -best[key], option.name, -size
 
-    return sorted(search.options, key=order)
+    ranked: dict[tuple[str, ...], Option] = {}
+    for option in sorted(search.options, key=order):
+        shown = ranked.setdefault(_apart(option), option)
+        if option.attainment.probability > shown.attainment.probability:
+            ranked[_apart(option)] = option
+    return list(ranked.values())
+
+
+def _apart(option: Option) -> tuple[str, ...]:
+    """Return the machines, format and engine of an answer."""
+    asked = option.planned.asked
+    return option.name, asked.checkpoint.name, asked.engine, option.way.paid, str(asked.power_limit)
 
 
 def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
@@ -498,13 +511,13 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
         if not _holds(search, machine, weights):
             search.left_out["the weights are larger than the memory"] += 1
             continue
-        for engine in asked.engines:
-            unit = _tried(search, candidate, weights, engine)
+        for engine, drafts in product(asked.engines, asked.drafts):
+            unit = _tried(search, candidate, (weights, engine), drafts)
             if unit is not None:
                 planned = True
                 yield unit
-    for weights in _files(search, machine, planned):
-        unit = _tried(search, candidate, weights, _FILE_ENGINE)
+    for weights, drafts in product(_files(search, machine, planned), asked.drafts):
+        unit = _tried(search, candidate, (weights, _FILE_ENGINE), drafts)
         if unit is not None:
             yield unit
 
@@ -556,14 +569,16 @@ def _files(search: _Search, machine: Machine, planned: bool) -> list[str]:
     return files[:_FILES]
 
 
-def _tried(search: _Search, candidate: Candidate, weights: str, engine: str | None) -> _Unit | None:
-    """Plan a machine with a format and an engine.
+def _tried(
+    search: _Search, candidate: Candidate, names: tuple[str, str | None], drafts: Mapping[str, Any]
+) -> _Unit | None:
+    """Plan a machine with a format, an engine and a way of drafting.
 
     None if it does not run; the reason is counted.
     """
     search.looked_at += 1
     try:
-        return _plan(search, candidate, weights, engine)
+        return _plan(search, candidate, names, drafts)
     except GlmplanError as error:
         search.left_out[_short(str(error))] += 1
         search.refused += [error] if search.asked.given and isinstance(error, SpecError) else []
@@ -577,13 +592,15 @@ def _short(reason: str) -> str:
     return f"does not fit, {MAY_START}" if MAY_START in reason else "does not fit"
 
 
-def _plan(search: _Search, candidate: Candidate, weights: str, engine: str | None) -> _Unit | None:
+def _plan(
+    search: _Search, candidate: Candidate, names: tuple[str, str | None], drafts: Mapping[str, Any]
+) -> _Unit | None:
     asked, traffic = search.asked, search.asked.traffic
     own: Mapping[str, Any] = {} if candidate.own is None else candidate.own.options
     users = min(traffic.users or _TYPICAL, MOST_USERS)
     words = PlanRequest(
-        asked.model, candidate.machine.text, weights=weights, engine=engine, input=traffic.input,
-        output=traffic.output, users=(users,), **asked.given, **{**own, "power_limit": candidate.limit},
+        asked.model, candidate.machine.text, weights=names[0], engine=names[1], input=traffic.input,
+        output=traffic.output, users=(users,), **asked.given, **drafts, **{**own, "power_limit": candidate.limit},
     )  # fmt: skip
     request = asked_under(words, traffic)
     with site_calibration(request.calibration):

@@ -406,6 +406,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "bits_per_weight": bits_of(planned.asked.checkpoint),
         "engine": planned.asked.engine,
         "layout": planned.holding.terms.name,
+        "speculative_tokens": planned.holding.terms.mtp,
         "cache": planned.holding.terms.kv,
         "paid": option.way.paid,
         "limited": planned.asked.power_limit is not None,

@@ -64,6 +64,8 @@ class SizeQuestion:
     probability: Ratio = 0.95
     #: power limits of each accelerator to try; None is its rating
     limits: tuple[Watts | None, ...] = (None,)
+    #: ways of drafting to try, as options of a plan
+    drafts: tuple[Mapping[str, Any], ...] = ({},)
     #: further options of `glmplan.request.plan.PlanRequest`, for every machine
     given: Mapping[str, Any] = field(default_factory=dict)
     #: machines of a site beyond those that meet the SLO; None: as many again
@@ -168,6 +170,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     if (case := said.pop("use_case", None)) is not None:
         lengths = {"input": use_case(case).input, "output": use_case(case).output}
         said = lengths | {name: value for name, value in said.items() if value is not None}
+    drafts = _drafts(found.model, said)
     given = _given(said)
     formats = stated or ((found.checkpoint.name,) if found.stated else _formats(found.model, engines))
     arrivals = _traffic(users, traffic, said)
@@ -190,6 +193,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         growth=growth,
         probability=wanted,
         limits=limits,
+        drafts=drafts,
         spare=spare,
         sites=sites,
         working_hours=working,
@@ -244,6 +248,38 @@ def _given(said: dict[str, Any]) -> dict[str, Any]:
     values = {name: said.pop(name) for name in options if name in said}
     given = {name: one for name, one in values.items() if one is not None and one is not False}
     return {name: options[name].read(one, spelled(name)) for name, one in given.items()}
+
+
+#: draft tokens of a step that `--drafter best` tries
+_DRAFT_TOKENS = (1, 2, 3)
+
+
+def _drafts(model: ModelSpec, said: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Take `--drafter best` out of a question.
+
+    No drafting comes first, then the drafter of the model. Draft tokens are those of `--mtp`, else `_DRAFT_TOKENS`, or
+    the block of a drafter that makes one in a pass.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> [way.get("mtp", 0) for way in _drafts(load_model("glm-5.1"), {"drafter": "best"})]
+    [0, 1, 2, 3]
+    """
+    if said.get("drafter") != "best":
+        return ({},)
+    if model.draft_layers is None:
+        message = (
+            f"needs a drafter in the catalogue, and {model.name} has none; --drafter names another way of drafting"
+        )
+        raise SpecError(message, field="--drafter", value=said["drafter"])
+    del said["drafter"]
+    stated, rate = said.pop("mtp", None), said.pop("acceptance", None)
+    counts = (model.draft_block,) if model.draft_block else _DRAFT_TOKENS
+    options = options_of(PlanRequest)
+    tokens = counts if stated is None else (options["mtp"].read(stated, "--mtp"),)
+    more = {} if rate is None else {"acceptance": options["acceptance"].read(rate, "--acceptance")}
+    return ({}, *({"mtp": count, **more} for count in tokens if count))
 
 
 #: sites that a question may have [-]

@@ -95,7 +95,7 @@ class PlanRequest(OptionRecord):
     engine: Annotated[
         str | None,
         Option(
-            help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.",
+            help="vllm, sglang, trtllm, llama.cpp, ktransformers, mlx, lmdeploy or exllamav3.",
             axis="Engines.",
             tries="Engines to try, with commas.",
             sheet="engine",
@@ -284,7 +284,7 @@ class PlanRequest(OptionRecord):
     drafter: Annotated[
         str | None,
         Option(
-            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE-3 or DFlash head.",
+            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE-3 or DFlash head; size: best.",
             axis="Ways of drafting.",
             commands=_CHOSEN,
             sheet="Speculative decoding",

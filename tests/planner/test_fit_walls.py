@@ -26,7 +26,7 @@ def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_ano
     [
         ("glm-5.1-mlx-2.906bpw", "m3-ultra", "vllm"),
         ("glm-5.3-flash-mlx-8bit", "4xrtx-pro-6000-ws", "llama.cpp"),
-        ("glm-4.6-exl3-3.00bpw", "4xrtx-pro-6000-ws", None),
+        ("glm-4.6-exl3-3.00bpw", "4xrtx-pro-6000-ws", "vllm"),
         ("qwen3-32b-q4_k_m", "rtx-pro-6000-ws", "trtllm"),
         ("qwen3-32b-q4_k_m", "m3-ultra", "mlx"),
     ],

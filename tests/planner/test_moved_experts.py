@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from glmplan.planner.make_plan import fit_answer
-from glmplan.planner.moved_experts import DISK_RATE, all_moved, expert_layers
+from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
 from glmplan.planner.users import solve
 from glmplan.request.plan import PlanRequest
 
@@ -33,9 +33,10 @@ link = {{ generation = 5, lanes = 16 }}
 
 @pytest.fixture
 def plan(tmp_path):
-    def made(model="glm-5.1", *, memory=1152, cards=1, engine="llama.cpp", weights="q4_k_m"):
+    def made(model="glm-5.1", *, memory=1152, cards=1, engine="llama.cpp", weights="q4_k_m", drive=None):
         file = tmp_path / "machine.toml"
-        file.write_text(HOST.format(memory=memory, cards=cards))
+        drives = f'[[devices]]\nname = "drive0"\nkind = "nvme"\nbandwidth = "{drive}"\n' if drive else ""
+        file.write_text(HOST.format(memory=memory, cards=cards) + drives)
         return fit_answer(PlanRequest(model, str(file), weights=weights, engine=engine), changes=False)
 
     return made
@@ -72,7 +73,7 @@ def test_several_accelerators_keep_the_same_share(plan):
     answer = plan(cards=2)
     (words,) = [word for word in answer.command if word.startswith("-ot")]
     chosen = [int(number) for number in words.split("(")[1].split(")")[0].split("|")]
-    assert set(chosen) <= set(expert_layers(answer.asked.model))
+    assert set(chosen) <= set(movable_layers(answer.asked.model))
     assert len(chosen) == round(answer.asked.settings.host_experts * 75)
     # the output counts as a layer: 40 and 38 layers
     shares = sum(n < 40 for n in chosen) / 37, sum(n >= 40 for n in chosen) / 38
@@ -85,7 +86,14 @@ def test_weights_beyond_host_memory_are_bounded_by_the_drive(plan):
     missing = answer.holding.host - 256e9
     assert answer.holding.host_short == pytest.approx(missing)
     bound = DISK_RATE / (missing * 8 / 256)
-    assert f"below {bound:.3g} tok/s" in answer.reasons[0]
+    assert f"below {bound:.3g} tok/s, {missing * 8 / 256 / 1e9:.3g} GB of each token" in answer.reasons[0]
+
+
+def test_the_stated_rate_of_a_drive_replaces_that_of_the_fastest_link(plan):
+    free, stated = (plan(memory=256, drive=rate).reasons[0] for rate in (None, "3.15 GB/s"))
+    below = [float(text.split("below ")[1].split()[0]) for text in (free, stated)]
+    assert below[0] / below[1] == pytest.approx(DISK_RATE / 3.15e9, rel=0.01)
+    assert "the 3.15 GB/s of the drive" in stated
 
 
 def test_pinned_weights_have_no_bound_by_the_drive(plan):
@@ -95,11 +103,24 @@ def test_pinned_weights_have_no_bound_by_the_drive(plan):
 
 
 @pytest.mark.parametrize(
-    ("model", "engine", "weights"), [("llama-3.1-405b", "llama.cpp", "q4_k_m"), ("glm-5.1", "vllm", "fp8")]
+    ("model", "engine", "weights"), [("llama-3.1-405b", "vllm", "fp8"), ("glm-5.1", "vllm", "fp8")]
 )
-def test_dense_models_and_other_engines_move_none(plan, model, engine, weights):
+def test_other_engines_move_none(plan, model, engine, weights):
     answer = plan(model, engine=engine, weights=weights)
     assert (answer.verdict, answer.asked.settings.host_experts) == ("does_not_fit", 0.0)
+
+
+def test_a_dense_model_moves_feed_forward_matrices(plan):
+    answer = plan("llama-3.1-405b", memory=512)
+    moved = round(answer.asked.settings.host_experts * 126)
+    assert answer.verdict == "fits" and 0 < moved < 126
+    (words,) = [word for word in answer.command if word.startswith("-ot")]
+    assert words == r'-ot "blk\.(' + "|".join(map(str, range(moved))) + r')\.ffn_(up|down|gate)\.weight=CPU"'
+    # three matrices of 16,384 x 53,248 a layer, all read for each token
+    size = moved * 3 * 16384 * 53248 * 4.89 / 8
+    assert answer.holding.host == pytest.approx(size, rel=0.01)
+    assert answer.users[0].tpot.value > size / 800e9
+    assert answer.deployment.offload.placement.unit == "expert-layers"
 
 
 def test_a_host_of_unknown_bandwidth_is_asked_for():

@@ -6,6 +6,7 @@ import pytest
 
 from glmplan.io.runs.ledger import host_of_row, load_measurements, split_held_out
 from glmplan.io.runs.table import run_from_row
+from glmplan.prediction.population import usual_causes
 from glmplan.prediction.reproduce import reproduce
 
 #: GLM-5.2 on eight cards without drafts
@@ -43,6 +44,27 @@ def test_few_runs_are_no_population():
     assert reproduce(run_from_row(row)).population is None
 
 
+def test_without_a_population_a_run_below_its_interval_is_slow():
+    row = {"id": "own", "model": "qwen3-32b", "weights": "fp8", "accelerator": "rtx-5090", "accelerator_count": "2",
+           "tp": "2", "engine": "vllm", "phase": "serving", "concurrency": "1", "input_tokens": "1024",
+           "output_tokens": "512"}  # fmt: skip
+    usual = reproduce(run_from_row({**row, "output_tokens_per_s": "50"}))
+    speed = usual.compared[0].predicted
+    assert usual.population is None and not usual.slow
+    assert reproduce(run_from_row({**row, "output_tokens_per_s": str(speed.value / 3)})).slow == (
+        speed.value / 3 < speed.low
+    )
+    assert reproduce(run_from_row({**row, "output_tokens_per_s": str(speed.low * 0.9)})).slow
+    # a machine faster than its interval is not slow
+    assert not reproduce(run_from_row({**row, "output_tokens_per_s": str(speed.high * 1.2)})).slow
+
+
+def test_causes_are_those_that_the_machine_can_have():
+    copies, channels = "peer-to-peer copies are off", "empty memory channels or slow memory"
+    assert copies in dict(usual_causes(8, hosted=False)) and copies not in dict(usual_causes(1, hosted=True))
+    assert channels in dict(usual_causes(1, hosted=True)) and channels not in dict(usual_causes(8, hosted=False))
+
+
 def test_the_host_of_a_row_may_be_a_file(tmp_path):
     file = tmp_path / "machine.toml"
     file.write_text(
@@ -55,6 +77,8 @@ def test_the_host_of_a_row_may_be_a_file(tmp_path):
     row = {"id": "own", "model": "kimi-k2-thinking", "weights": "int4", "accelerator": "rtx-pro-6000-server",
            "accelerator_count": "1", "tp": "1", "engine": "ktransformers", "phase": "serving", "concurrency": "1",
            "input_tokens": "128", "output_tokens": "512", "output_tokens_per_s": "9.5", "host": str(file)}  # fmt: skip
-    slower = reproduce(run_from_row(row)).compared[0].predicted.value
+    found = reproduce(run_from_row(row))
+    assert found.hosted
+    slower = found.compared[0].predicted.value
     file.write_text(file.read_text().replace("300 GB/s", "800 GB/s"))
     assert reproduce(run_from_row(row)).compared[0].predicted.value > 1.5 * slower

@@ -292,9 +292,9 @@ def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
 MIB = 2**20
 
 #: basis of the pool: ``total`` a fraction of all memory minus use, ``before_load`` a fraction of the memory free
-#: before weights, ``after_load`` a fraction of the memory free after a trial run, ``rest`` all free memory minus a
-#: margin
-Pool = Literal["total", "before_load", "after_load", "rest"]
+#: before weights, ``after_load`` a fraction of the memory free after a trial run, ``after_weights`` a fraction of the
+#: memory free after the weights, before any pass, ``rest`` all free memory minus a margin
+Pool = Literal["total", "before_load", "after_load", "after_weights", "rest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,9 +495,9 @@ class MemoryRule:
     def prints_pool(self) -> bool:
         """Return True if the engine measures and prints a pool of tokens.
 
-        Other engines take a number of slots.
+        Other engines take a number of slots or of bytes.
         """
-        return self.pool != "rest"
+        return self.pool not in ("rest", "after_weights")
 
     def caches_latents(self, version: str | None) -> bool:
         """Return True if a version caches latents, not keys and values.

@@ -134,6 +134,7 @@ class MovedExperts(Frozen):
 
     option: str  # with ``{layers}`` for the number of leading layers
     override: str  # with ``{layers}`` for the numbers of the layers, joined by ``|``
+    dense: str  # the same for feed-forward matrices of models without experts
     #: tokens of a prompt in a step above which the accelerators fetch the weights and compute
     streams_above: int
     source: str
@@ -154,10 +155,11 @@ class Container(Frozen):
 class Running(Frozen):
     """Execution of models by an engine."""
 
-    reads: Literal["safetensors", "gguf", "mlx"]  # form of the weight files
+    reads: Literal["safetensors", "gguf", "mlx", "exl3"]  # form of the weight files
     whole_layers: bool = False  # True: assigns whole layers to devices and splits matrices only on request
     one_split: bool = False  # True: splits matrices or layers over ranks, never both; no data or expert parallelism
     divided_experts: bool = False  # True: the expert-parallel degree may be a divisor of the ranks
+    listens: tuple[str, str] = ("--host", "--port")  # options of the HTTP server for its address
     one_process: bool = False  # True: HTTP server, tokenizer and scheduler are threads of one compiled process
     cells: int = 0  # every request attends to the cells of all requests, a multiple of this [token]; 0: only to its own
     host_tables: str | None = None  # option that keeps n-gram tables in host memory; None: they stay on the devices

@@ -135,6 +135,7 @@ class Device(Frozen):
 
     name: str
     kind: Literal["display", "nic", "nvme", "other"]
+    bandwidth: BytesPerSecond | None = None  # sequential reads of a drive
     parent: str | None = None
     link: PcieLink | None = None
     address: str | None = None

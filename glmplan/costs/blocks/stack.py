@@ -22,6 +22,7 @@ from glmplan.errors import UnknownFact
 from glmplan.units import Bytes, BytesArray, TokenCount, Tokens, TokensArray
 
 __all__ = [
+    "EXPERTS",
     "LOGIT_BYTES",
     "ParameterCount",
     "Segment",
@@ -41,6 +42,7 @@ __all__ = [
     "model_parameters",
     "model_shape",
     "model_state_bytes",
+    "moved_class",
     "mtp_tensors",
     "routed_blocks",
     "segments",
@@ -432,6 +434,26 @@ def mixers_of(model: ModelSpec) -> tuple[Mixer, ...]:
 def routed_blocks(model: ModelSpec) -> tuple[ExpertsFfn, ...]:
     """Return the mixtures of experts of all kinds of layers."""
     return tuple(one for kind in model.layers.values() if (one := routed_of(kind)) is not None)
+
+
+#: class of the matrices of routed experts
+EXPERTS = "routed_experts"
+
+
+@remembered()
+def moved_class(model: ModelSpec) -> str:
+    """Return the class of the matrices that layers leave to the CPU.
+
+    Routed experts, of which a token reads few; without them the feed-forward matrices, the largest of a layer.
+    Attention and its cache stay on the accelerators.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> moved_class(load_model("glm-5.1")), moved_class(load_model("llama-3.1-70b"))
+    ('routed_experts', 'dense')
+    """
+    return EXPERTS if any(routed_of(model.layers[name]) is not None for name in model.layer_names) else "dense"
 
 
 @remembered()

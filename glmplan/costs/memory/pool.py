@@ -470,6 +470,12 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         left = free - weights - stage.activation - remainder.mean - before * graphs
         limit, share = free, fraction * share_beside_expansion(stage, fraction * left)
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
+    elif rule.pool == "after_weights":
+        limit, share = free, fraction
+        pool, variance = (
+            share * (free - weights - remainder.mean),
+            share**2 * (total_variance + known + remainder.sd**2),
+        )
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean

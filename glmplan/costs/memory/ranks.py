@@ -27,7 +27,7 @@ from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.kinds import mixer_of
 from glmplan.costs.blocks.mixer import CachePage
-from glmplan.costs.blocks.stack import Segment, is_indexed, segments
+from glmplan.costs.blocks.stack import EXPERTS, Segment, is_indexed, moved_class, segments
 from glmplan.costs.memory.activations import (
     PassStep,
     TrialStep,
@@ -306,6 +306,7 @@ def rank_memory(
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
+    moved = EXPERTS if settings.offloaded is None else moved_class(model)
     trial = trial_run(model, settings, quantised=_is_quantised(parts))
     step = PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     held = [
@@ -314,7 +315,7 @@ def rank_memory(
             kv,
             degrees,
             settings,
-            weights=layer_weights(model.name, part, degrees, settings, offloaded),
+            weights=layer_weights(model.name, part, degrees, settings, offloaded, moved),
             passing=_passing(model, part, trial, settings, step),
         )
         for part in parts

@@ -16,7 +16,7 @@ from glmplan.catalog.formats import WeightFormat, weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.auxiliary import ADAPTER_BYTES, TABLE, adapter_factors
 from glmplan.costs.blocks.kinds import mixer_of
-from glmplan.costs.blocks.stack import Segment, tensor_format, vocabulary_tensors
+from glmplan.costs.blocks.stack import EXPERTS, Segment, tensor_format, vocabulary_tensors
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.costs.points import Layout
@@ -157,11 +157,11 @@ def kept_format(loading: Loading, model: str, tensor: Tensor, stored: WeightForm
 
 
 def layer_weights(
-    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: Ratio
+    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: Ratio, moved: str = EXPERTS
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return a layer's weights on a rank by class, and on the host [B].
 
-    Some engines keep tensors of a `model` wider. `offloaded`: share of the routed experts in host memory.
+    Some engines keep tensors of a `model` wider. `offloaded`: share of the matrices of class `moved` in host memory.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def layer_weights(
     >>> (sum(held.values()) / 2**20).round().tolist()
     [416.0, 208.0]
     """
-    held, host = _held_tensors(model, part, degrees, settings, offloaded)
+    held, host = _held_tensors(model, part, degrees, settings, (moved, offloaded))
     zero = np.zeros_like(degrees.tp)
     result: dict[str, np.ndarray] = {}
     draft = part.name == "mtp"
@@ -195,7 +195,7 @@ def layer_weights(
 
 
 def _held_tensors(
-    model: str, part: Segment, degrees: Layout, settings: MemorySettings, offloaded: float
+    model: str, part: Segment, degrees: Layout, settings: MemorySettings, away: tuple[str, Ratio]
 ) -> tuple[list[HeldTensor], np.ndarray]:
     """Return a layer's tensors on an accelerator, and host bytes."""
     loading = settings.rule.loading
@@ -214,13 +214,14 @@ def _held_tensors(
         if tensor.name == TABLE and settings.tables_on_host:
             host = host + size
             continue
-        if tensor.tensor_class == "routed_experts":
+        if tensor.tensor_class == EXPERTS:
             if form.name not in kernels:
                 kernels[form.name] = settings.expert_kernel(form.name, model)
             size = size * expert_padding(tensor, kernels[form.name], degrees.expert_ranks / degrees.ep)
             size = size * (1.0 + settings.copied_scales(form.name) / form.bits)
-            host = host + offloaded * size
-            size = (1.0 - offloaded) * size
+        if tensor.tensor_class == away[0] and (away[0] == EXPERTS or part.name != "mtp"):
+            host = host + away[1] * size
+            size = (1.0 - away[1]) * size
         held.append(HeldTensor(tensor, form, size))
     return held, host
 

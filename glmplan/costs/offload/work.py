@@ -18,7 +18,7 @@ from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.auxiliary import TABLE
 from glmplan.costs.blocks.feed_forward import distinct_experts
 from glmplan.costs.blocks.kinds import lookup_of, mixer_of, routed_of
-from glmplan.costs.blocks.stack import segments, tensor_format, vocabulary_tensors
+from glmplan.costs.blocks.stack import EXPERTS, moved_class, segments, tensor_format, vocabulary_tensors
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.units import (
@@ -57,8 +57,8 @@ __all__ = [
 ]
 
 
-#: unit of offloading: a share of the experts of each layer, whole expert blocks of a share of the layers, or whole
-#: layers with their attention
+#: unit of offloading: a share of the experts of each layer, whole expert blocks of a share of the layers (the
+#: feed-forward blocks of a model without experts), or whole layers with their attention
 Unit = Literal["experts", "expert-layers", "layers"]
 #: ``cpu`` computes there; ``stream`` copies all offloaded weights in each step; ``touched`` copies only weights that
 #: the step reads (reads of host memory over PCIe, as with unified addressing)
@@ -133,6 +133,7 @@ def offload_work(
     host_bytes, host_flop, host_prompt, own_bytes, own_flop = zero, zero, zero, zero, zero
     held, host_layers, layers = 0.0, 0.0, 0
     stored: dict[str, float] = {}
+    moved = moved_class(model) if placement.unit == "expert-layers" else EXPERTS
     for part in segments(model, checkpoint):
         layers += part.count
         experts = routed_of(part.kind)
@@ -146,13 +147,13 @@ def offload_work(
             elif routed and experts is not None:
                 read = size * distinct_experts(experts, tokens) / experts.experts
                 weights = weights * experts.topk / experts.experts
-            away = placement.share if routed or placement.unit == "layers" else 0.0
+            away = placement.share if tensor.tensor_class == moved or placement.unit == "layers" else 0.0
             flop = 2.0 * weights if tensor.matmul else 0.0
             host_bytes, own_bytes = host_bytes + away * read, own_bytes + (1.0 - away) * read
             host_flop, host_prompt = host_flop + away * flop * decode, host_prompt + away * flop * prompt
             own_flop = own_flop + (1.0 - away) * flop * tokens
             held += away * size
-        if experts is not None or placement.unit == "layers":
+        if any(tensor.tensor_class == moved for tensor in part.tensors) or placement.unit == "layers":
             share = placement.share if placement.unit != "experts" else float(placement.share > 0)
             host_layers += part.count * share
     for tensor in vocabulary_tensors(model):

@@ -172,6 +172,10 @@ def _default(model: ModelSpec) -> Checkpoint:
     return named or (model.checkpoints[0] if model.checkpoints else uniform_checkpoint("bf16"))
 
 
+#: file of ExLlamaV3 with the mean bits of a weight of its layers
+_EXL3 = re.compile(r"exl3-([1-8](?:\.\d+)?)bpw")
+
+
 # one word gives one record, so that caches keyed by it hit
 @remembered(records=1)
 def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
@@ -185,6 +189,11 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
         return Checkpoint(
             name=key, file_bits_per_weight=weight_format(key).bits, includes_mtp=False, source="bits that were given"
         )
+    if (exl3 := _EXL3.fullmatch(key)) is not None:
+        return Checkpoint(
+            name=key, default=f"bpw:{exl3[1]}", formats={"embedding": "bf16", "head": "bpw:6"}, includes_mtp=False,
+            source="bits that were given; embedding and head as convert.py of ExLlamaV3 writes them by default",
+        )  # fmt: skip
     mixture = _mixture(model, key)
     if mixture is not None:
         return mixture

@@ -54,6 +54,9 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
     if drafter in ("mtp", "eagle3", "dflash"):
         message = f"is no part of {model.name}; give the folder of a head with its config.json, a draft model, or ngram"
         raise SpecError(message, field="--drafter", value=drafter)
+    if drafter == "best":
+        message = "is searched by `glmplan size`; a plan has one way of drafting: --mtp with the number of draft tokens"
+        raise SpecError(message, field="--drafter", value=drafter)
     path = Path(os.path.expanduser(drafter))
     if path.suffix == ".json" or (path / "config.json").is_file():
         head, kind = _head(model, path if path.suffix == ".json" else path / "config.json")

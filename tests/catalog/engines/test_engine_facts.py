@@ -37,7 +37,7 @@ def test_every_engine_says_how_it_runs_and_what_it_caches(name):
     [
         ("cache_formats", [{"format": "fp9", "source": "x"}], "'fp9' is not a KV cache format; nearest: fp8"),
         ("cache_formats", [{"format": "fp8", "writen": "fp8", "source": "x"}], "is not a field"),
-        ("running", {"reads": "safetensor", "source": "x"}, "'safetensors', 'gguf' or 'mlx'"),
+        ("running", {"reads": "safetensor", "source": "x"}, "'safetensors', 'gguf', 'mlx' or 'exl3'"),
         ("cache", {"packed_latent": True, "source": "x"}, "index_keys"),
         ("unnamed_versions", [{"before": "june", "version": "1.0", "source": "x"}], "before"),
         ("defaultz", [], "nearest: defaults"),

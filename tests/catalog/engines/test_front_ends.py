@@ -37,7 +37,7 @@ def test_what_is_asked_for_replaces_a_default():
     assert (plan.context, plan.settings.max_model_len, plan.settings.max_num_seqs, plan.kv) == (8192, None, 2, "q8_0")
 
 
-@pytest.mark.parametrize(("engine", "near"), [("lmdeploy", "vllm"), ("exllamav3", "llama.cpp")])
+@pytest.mark.parametrize(("engine", "near"), [("exllamav2", "exllamav3")])
 def test_an_engine_without_facts_is_named_with_the_one_most_like_it(engine, near):
     with pytest.raises(SpecError, match=f"most like it: {near}"):
         asked(engine)

@@ -4,7 +4,8 @@ The shapes are examples of each family, not facts about a published model. Total
 buffers of the model that Hugging Face transformers 5.24.0 builds from the same config on the meta device
 (`AutoModelForCausalLM.from_config`). Families outside transformers are counted by `layers` and `vocabulary` below, as
 vLLM's `chatglm.py`, `minicpm.py`, `bailing_moe.py`, `grok1.py` and `baichuan.py` and the tensor lists of `gguf` 0.19.0
-name their parts.
+name their parts. Totals of 28 repositories, as the wheel llmfit 1.1.17 carries their counters, are among them or follow
+from the same keys to the last weight, such as Command R, Seed-OSS-36B, EXAONE-4.0-32B, Hunyuan-A13B and Granite-4.0-H.
 """
 
 from __future__ import annotations

@@ -76,9 +76,23 @@ INFERENCE_PERF = {
     "failures": {"count": 2},
 }  # fmt: skip
 ONE_BATCH_SERVER = {
-    "run_name": "default", "batch_size": 16, "input_len": 1024, "output_len": 101, "latency": 2.6, "ttft": 0.6,
-    "acc_length": -1,
+    "run_name": "default", "batch_size": 16, "input_len": 1024, "output_len": 101, "latency": 2.6,
+    "input_throughput": 27306.67, "output_throughput": 808.0, "overall_throughput": 6923.08, "last_ttft": 0.6,
+    "last_gen_throughput": 801.0, "acc_length": -1, "cache_hit_rate": None,
 }  # fmt: skip
+# python/sglang/bench_one_batch_server.py at 00b08c49
+ONE_BATCH_FIRST = {
+    "run_name": "default", "batch_size": 16, "input_len": 1024, "output_len": 8, "latency": 0.8,
+    "output_throughput": 160.0, "overall_throughput": 20640.0,
+}  # fmt: skip
+# vllm/benchmarks/sweep/serve.py at 0031557f: pandas writes the results of `vllm bench serve` with an index
+SWEEP = (
+    ",model_id,num_prompts,request_rate,max_concurrency,duration,completed,failed,total_input_tokens,"
+    "total_output_tokens,request_throughput,request_goodput,output_throughput,total_token_throughput,mean_ttft_ms,"
+    "mean_tpot_ms,run_number,max_num_seqs\n"
+    "0,Qwen/Qwen3-32B,100,inf,16,30.1,100,0,102400,51200,3.32,,1701.0,5103.0,210.0,9.1,0,32\n"
+    "1,Qwen/Qwen3-32B,100,inf,32,20.0,100,0,102400,51200,5.0,,2560.0,7680.0,300.0,12.0,0,32\n"
+)
 ONE_BATCH = {
     "run_name": "default", "batch_size": 16, "input_len": 1024, "output_len": 8, "prefill_latency": 0.5,
     "median_decode_latency": 0.02, "total_latency": 0.7, "overall_throughput": 1.0,
@@ -151,6 +165,11 @@ TORCH = (
          {"phase": "decode", "concurrency": 16, "tpot_mean_ms": 20, "output_tokens_per_s": 800}),
         (ONE_BATCH, "sglang bench_one_batch",
          {"phase": "decode", "concurrency": 16, "tpot_mean_ms": 20, "output_tokens_per_s": 800}),
+        (ONE_BATCH_FIRST, "sglang bench_one_batch",
+         {"phase": "serving", "concurrency": 16, "e2e_mean_ms": 800, "output_tokens_per_s": 160}),
+        (SWEEP, "vllm bench sweep csv",
+         {"checkpoint": "Qwen/Qwen3-32B", "concurrency": 16, "input_tokens": 1024, "output_tokens": 512,
+          "output_tokens_per_s": 1701, "tpot_mean_ms": 9.1, "ttft_mean_ms": 210}),
         (MLX_BENCHMARK, "mlx_lm.benchmark",
          {"phase": "decode", "concurrency": 4, "input_tokens": 4096, "output_tokens_per_s": 200, "tpot_mean_ms": 20}),
         (MLX_GENERATE, "mlx_lm.generate", {"phase": "decode", "input_tokens": 512, "tpot_mean_ms": 20}),
@@ -169,6 +188,15 @@ def test_a_result_gives_the_columns_of_a_run(text, kind, expected):
     assert (found.kind, found.problems) == (kind, [])
     row = found.rows[0]
     assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_every_run_of_a_sweep_is_a_row():
+    assert [row["tpot_mean_ms"] for row in import_text(SWEEP).rows] == [9.1, 12.0]
+
+
+def test_cached_prompts_state_no_prefill_speed():
+    found = import_text(json.dumps(ONE_BATCH_SERVER | {"cache_hit_rate": 0.4}))
+    assert [row["phase"] for row in found.rows] == ["decode"] and "40% of the prompts cached" in found.rows[0]["notes"]
 
 
 @pytest.mark.parametrize(

@@ -109,25 +109,30 @@ KIND_ONE_BATCH = "sglang bench_one_batch"
 def _one_batch(fields: Fields) -> Iterator[dict[str, Any]]:
     """Return a decode and a prefill run of one batch.
 
-    The server's form has `latency` and `ttft`, the engine's `prefill_latency` and the median of the decode steps.
+    The server's form has `latency` and `last_ttft`, in its first releases the whole time alone; the engine's has
+    `prefill_latency` and the median of the decode steps.
     """
     users, prompt, answer = (fields.require(name) for name in ("batch_size", "input_len", "output_len"))
-    first = fields.positive("ttft", "prefill_latency")
+    first = fields.positive("last_ttft", "ttft", "prefill_latency")
     step = fields.positive("median_decode_latency")
     whole = fields.positive("latency", "total_latency")
     if step is None and whole is not None and first is not None and answer > 1:
         step = (whole - first) / (answer - 1)
-    length = fields.number("acc_length")
+    length, cached = fields.number("acc_length"), fields.number("cache_hit_rate") or 0.0
+    kept = f"{cached:.0%} of the prompts cached" if cached else ""
     about = {
         "engine": "sglang", "concurrency": users, "num_requests": users, "input_tokens": prompt,
-        "notes": notes(KIND_ONE_BATCH, fields.text("run_name")),
+        "notes": notes(KIND_ONE_BATCH, fields.text("run_name"), kept),
     }  # fmt: skip
     if step is not None:
         yield about | {
             "phase": "decode", "output_tokens": answer, "tpot_mean_ms": step * 1e3, "output_tokens_per_s": users / step,
             "acceptance_length": length if length is not None and length > 0 else None, "wall_s": whole,
         }  # fmt: skip
-    if first is not None:
+    elif whole is not None and first is None:
+        yield about | {"phase": "serving", "output_tokens": answer, "e2e_mean_ms": whole * 1e3,
+                       "output_tokens_per_s": users * answer / whole, "wall_s": whole}  # fmt: skip
+    if first is not None and not cached:
         yield about | {"phase": "prefill", "prefill_tokens_per_s": users * prompt / first, "ttft_mean_ms": first * 1e3}
 
 

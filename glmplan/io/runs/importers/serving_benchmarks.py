@@ -23,6 +23,7 @@ from glmplan.io.runs.importers.record import (
     Source,
     by_keys,
     by_text,
+    csv_table,
     few_requests,
     latencies,
     load,
@@ -40,6 +41,8 @@ __all__ = [
     "read_mlperf",
     "read_sglang_bench",
     "read_vllm_bench",
+    "read_vllm_sweep",
+    "recognise_vllm_sweep",
 ]
 
 
@@ -53,6 +56,17 @@ def read_vllm_bench(source: Source) -> Imported:
     The engine stays empty: `endpoint_type` and `backend` name the protocol of the client, not the server.
     """
     return source.collect(_rows_vllm_bench)
+
+
+def recognise_vllm_sweep(source: Source) -> bool:
+    """Return True for the `summary.csv` of `vllm bench sweep serve`."""
+    head = source.text.lstrip("\ufeff").partition("\n")[0].replace('"', "").split(",")
+    return {"total_output_tokens", "request_throughput", "mean_tpot_ms"} <= set(map(str.strip, head))
+
+
+def read_vllm_sweep(source: Source) -> Imported:
+    """Read a sweep, whose rows are the results of its runs."""
+    return source.gather(csv_table(source.text), _rows_vllm_bench)
 
 
 def _rows_vllm_bench(fields: Fields) -> Iterator[dict[str, Any]]:
@@ -480,5 +494,6 @@ IMPORTERS = (
     Importer(KIND_MLPERF, recognise_mlperf, read_mlperf),
     Importer(KIND_SGLANG_BENCH, recognise_sglang_bench, read_sglang_bench),
     Importer(KIND_VLLM_BENCH, recognise_vllm_bench, read_vllm_bench),
+    Importer("vllm bench sweep csv", recognise_vllm_sweep, read_vllm_sweep),
     Importer("serving benchmark text block", recognise_block, read_block),
 )
