@@ -86,6 +86,44 @@ def test_what_a_campaign_has_is_kept_and_a_torn_line_is_not(tmp_path):
     assert "a word" in (tmp_path / "new" / "log.txt").read_text()
 
 
+def test_a_short_campaign_has_each_library_before_any_has_two_shapes():
+    libraries = gpu_libraries.LIBRARIES
+    order = measure_gpu.in_turn(libraries, 1.0)
+    serving = [one for one in libraries if one.name != "torch-reference"]
+    assert [library for library, _ in order[: len(serving)]] == serving
+    assert {id(library) for library, _ in order} == {id(one) for one in libraries}
+    assert len(order) == len(SHAPES)
+
+
+def test_the_time_ends_a_campaign_and_the_next_one_goes_on(tmp_path, monkeypatch):
+    """Each shape takes 50 s of a clock that nothing else moves: two begin within 90 s."""
+    now, timed = [0.0], []
+    monkeypatch.setattr(measure_gpu.time, "monotonic", lambda: now[0])
+
+    def took(campaign, library, clock, torch, device, shape, repeats):
+        now[0] += 50.0
+        timed.append((library.kernel, library.name, library.precision, *shape.items()))
+        return measure_gpu._row(clock, library.kernel, library.precision, library.work(shape), [1e-6], **shape)
+
+    monkeypatch.setattr(measure_gpu, "_timed", took)
+    monkeypatch.setattr(measure_gpu, "_software", lambda torch, library: "none")
+    monkeypatch.setattr(gpu_libraries.Library, "why_not", lambda self, torch, device: "")
+    campaign = measure_gpu.Campaign(tmp_path)
+    torch, sized = SimpleNamespace(__version__="0"), {"device": "cpu", "scale": 1.0, "repeats": 1}
+    measure_gpu.kernels(campaign, torch, 90.0, **sized)
+    assert len(campaign.rows("rows.csv")) == 2
+    assert "the time is over" in (tmp_path / "log.txt").read_text()
+    measure_gpu.kernels(campaign, torch, 190.0, **sized)
+    assert len(campaign.rows("rows.csv")) == 4
+    assert len(set(timed)) == 4
+
+
+def test_parts_come_by_value_and_one_that_cannot_stop_needs_its_time():
+    assert measure_gpu.PARTS[0] == "shapes"  # needs nothing but PyTorch and Triton
+    assert set(measure_gpu.NEEDS) == set(measure_gpu.PARTS) - {"shapes", "kernels"}
+    assert sum(measure_gpu.NEEDS.values()) < 5 * 60
+
+
 def test_memory_is_told_apart_by_who_holds_it():
     """A card of 80 GiB of which CUDA sees 79.5: 0.4 for the context, 0.1 for libraries, 1.5 for two graphs."""
     taken = [("context", 0.3, 0.0), ("first product", 0.35, 1.0), ("first attention", 0.5, 1.5), ("step", 0.5, 2.0)]
