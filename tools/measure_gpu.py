@@ -24,21 +24,21 @@ from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from campaign import Campaign
-from gpu_libraries import LIBRARIES, Library, Shape, installed
+from campaign import Campaign, installed
 from measure_kernels import COLD_BYTES, MOST_COPIES, NumpyCpu, Row, TorchGpu, _row
 
 from glmplan.catalog.files import write_atomically
-from glmplan.costs.memory.settings import load_memory_fit
-from glmplan.measure.guard import CardWatch
 from glmplan.units import GIB
+
+if TYPE_CHECKING:
+    from gpu_libraries import Library, Shape
 
 #: in the order of their value for each minute
 PARTS = ("shapes", "memory", "nvml", "kernels", "engine")
 #: longest time of a part that does not stop by itself, [s]; it is not started with less left
-NEEDS = {"memory": 60.0, "nvml": 15.0, "engine": 150.0}
+NEEDS = {"memory": 60.0, "nvml": 15.0, "engine": 600.0}
 _SIZES = tuple(one.name for one in fields(Row) if one.type == "int" and one.name != "repeats")
 #: what a card tells that `glmplan.measure.guard` or a probe reads: name → NVML's function and its arguments
 NVML_FIELDS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -71,6 +71,8 @@ def in_turn(libraries: Iterable[Library], scale: float) -> list[tuple[Library, S
 
 def kernels(campaign: Campaign, torch: Any, ends: float, *, device: str, scale: float, repeats: int) -> None:
     """Time every library in its shapes, until the time is over."""
+    from gpu_libraries import LIBRARIES
+
     clock: Any = NumpyCpu() if device == "cpu" else TorchGpu(torch)
     clock.software = f"torch {torch.__version__}"
     done = {_key(row) for row in campaign.rows("rows.csv")}
@@ -188,6 +190,8 @@ def _child() -> int:
 
 def memory(campaign: Campaign, torch: Any) -> None:
     """Memory of the driver, of a context, of libraries and of captured graphs, beside what glmplan takes them to be."""
+    from glmplan.costs.memory.settings import load_memory_fit
+
     if campaign.rows("memory.csv"):
         return
     fit = load_memory_fit()
@@ -248,6 +252,8 @@ def nvml(campaign: Campaign, torch: Any, *, seconds: float = 5.0) -> None:
         campaign.say(f"left out: nvml: {reason}")
         return
     import pynvml
+
+    from glmplan.measure.guard import CardWatch
 
     pynvml.nvmlInit()
     card, watch = pynvml.nvmlDeviceGetHandleByIndex(0), CardWatch()
@@ -384,7 +390,10 @@ def main(arguments: list[str] | None = None) -> int:
             elif name == "engine" and not on:
                 campaign.say("left out: engine: say which machine this is, as in --on 1xh100-sxm")
             else:
-                parts[name]()
+                try:
+                    parts[name]()
+                except ImportError as error:  # a lent machine has what it has
+                    campaign.say(f"left out: {name}: {error}")
     except KeyboardInterrupt:
         campaign.say("stopped; started again with this folder it goes on")
         return 130
