@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import write_atomically
+
+
+def installed(name: str) -> str:
+    """Why a module cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a wheel for another CUDA fails in many ways while it is imported
+        said = (str(error).splitlines() or [""])[0]
+        return f"{name} cannot be imported ({type(error).__name__}: {said[:80]})"
+    return ""
 
 
 class Campaign:

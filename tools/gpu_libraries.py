@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from campaign import installed
+
 from glmplan.catalog.formats import weight_format
 from glmplan.costs.kernels.counts import expert_work, gemm_work, latent_decode_work, touched_experts
 from glmplan.costs.kernels.utilisation import KernelWork
@@ -24,16 +26,6 @@ TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 
 Calls = list[Callable[[], Any]]
 Shape = dict[str, int]
-
-
-def installed(name: str) -> str:
-    """Why a module cannot be imported; empty if it can."""
-    try:
-        importlib.import_module(name)
-    except Exception as error:  # a wheel for another CUDA fails in many ways while it is imported
-        said = (str(error).splitlines() or [""])[0]
-        return f"{name} cannot be imported ({type(error).__name__}: {said[:80]})"
-    return ""
 
 
 class Library(ABC):

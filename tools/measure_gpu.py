@@ -1,38 +1,44 @@
-"""Half an hour on a GPU: kernels of serving libraries, memory that no model has, NVML's fields, and a small engine.
+"""A GPU in minutes or half an hour: shapes of models, memory, NVML's fields, kernels of serving libraries, an engine.
 
     python tools/measure_gpu.py campaign/                    # everything that is installed
-    python tools/measure_gpu.py campaign/ --only kernels     # or memory, nvml, engine; may be named more than once
+    python tools/measure_gpu.py campaign/ --minutes 9        # the most valuable first, until the time is over
+    python tools/measure_gpu.py campaign/ --only kernels     # or shapes, memory, nvml, engine; repeatable
     python tools/measure_gpu.py campaign/ --device cpu --scale 0.02 --repeats 2   # the same sums on a processor
 
-The folder keeps rows.csv (a line for each shape), memory.csv, nvml.csv, about.json, log.txt and the run of the engine;
-started again, it goes on where it stopped. What is missing is named in one line and left out.
+The folder keeps shapes/ (of measure_shapes.py, which needs PyTorch and Triton only), rows.csv (a line for each shape),
+memory.csv, nvml.csv, about.json, log.txt and the run of the engine. Each line is there as soon as it is measured;
+started again, the tool goes on where it stopped. What is missing is named in one line and left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from campaign import Campaign
-from gpu_libraries import LIBRARIES, Library, Shape, installed
+from campaign import Campaign, installed
 from measure_kernels import COLD_BYTES, MOST_COPIES, NumpyCpu, Row, TorchGpu, _row
 
 from glmplan.catalog.files import write_atomically
-from glmplan.costs.memory.settings import load_memory_fit
-from glmplan.measure.guard import CardWatch
 from glmplan.units import GIB
 
-PARTS = ("kernels", "memory", "nvml", "engine")
+if TYPE_CHECKING:
+    from gpu_libraries import Library, Shape
+
+#: in the order of their value for each minute
+PARTS = ("shapes", "memory", "nvml", "kernels", "engine")
+#: longest time of a part that does not stop by itself, [s]; it is not started with less left
+NEEDS = {"memory": 60.0, "nvml": 15.0, "engine": 600.0}
 _SIZES = tuple(one.name for one in fields(Row) if one.type == "int" and one.name != "repeats")
 #: what a card tells that `glmplan.measure.guard` or a probe reads: name → NVML's function and its arguments
 NVML_FIELDS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -56,23 +62,49 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
     return (row["kernel"], row["backend"], row["precision"], *(str(row[name]) for name in _SIZES))
 
 
-def kernels(campaign: Campaign, torch: Any, *, device: str, scale: float, repeats: int) -> None:
-    """Time every library in its shapes."""
+def in_turn(libraries: Iterable[Library], scale: float) -> list[tuple[Library, Shape]]:
+    """Shapes of all libraries: the first of each, then the second of each; kernels that no server runs at the end."""
+    listed = [(library.name == "torch-reference", place, library, shape)
+              for library in libraries for place, shape in enumerate(library.shapes(scale))]  # fmt: skip
+    return [(library, shape) for _, _, library, shape in sorted(listed, key=lambda one: one[:2])]
+
+
+def kernels(campaign: Campaign, torch: Any, ends: float, *, device: str, scale: float, repeats: int) -> None:
+    """Time every library in its shapes, until the time is over."""
+    from gpu_libraries import LIBRARIES
+
     clock: Any = NumpyCpu() if device == "cpu" else TorchGpu(torch)
     clock.software = f"torch {torch.__version__}"
     done = {_key(row) for row in campaign.rows("rows.csv")}
+    here = []
     for library in LIBRARIES:
         if reason := library.why_not(torch, device):
             campaign.say(f"left out: {library.kernel} {library.precision} of {library.name}: {reason}")
+        else:
+            here.append(library)
+    for library, shape in in_turn(here, scale):
+        sizes = {name: shape.get(name, 0) for name in _SIZES}
+        named = {"kernel": library.kernel, "backend": library.name, "precision": library.precision}
+        if _key(named | sizes) in done:
             continue
-        for shape in library.shapes(scale):
-            here = {name: shape.get(name, 0) for name in _SIZES}
-            named = {"kernel": library.kernel, "backend": library.name, "precision": library.precision}
-            if _key(named | here) in done:
-                continue
-            row = _timed(campaign, library, clock, torch, device, shape, repeats)
-            if row is not None:
-                campaign.add("rows.csv", asdict(row) | named | {"software": _software(torch, library)})
+        if time.monotonic() > ends:
+            campaign.say(f"the time is over: {library.kernel} {library.precision} {shape} and later ones are left")
+            return
+        row = _timed(campaign, library, clock, torch, device, shape, repeats)
+        if row is not None:
+            campaign.add("rows.csv", asdict(row) | named | {"software": _software(torch, library)})
+
+
+def shapes(campaign: Campaign, ends: float) -> None:
+    """Shapes of GLM, gpt-oss and Qwen with PyTorch and Triton alone, in a process of its own."""
+    if reason := installed("triton"):
+        campaign.say(f"left out: shapes: {reason}")
+        return
+    left = min(ends - time.monotonic(), 420.0)
+    command = [sys.executable, str(Path(__file__).with_name("measure_shapes.py")), str(campaign.folder / "shapes")]
+    done = subprocess.run([*command, "--budget-seconds", f"{left:.0f}"], check=False)
+    rows = len(campaign.rows("shapes/rows.csv"))
+    campaign.say(f"shapes: {rows} rows, measure_shapes.py ended with {done.returncode}")
 
 
 def _software(torch: Any, library: Library) -> str:
@@ -158,6 +190,8 @@ def _child() -> int:
 
 def memory(campaign: Campaign, torch: Any) -> None:
     """Memory of the driver, of a context, of libraries and of captured graphs, beside what glmplan takes them to be."""
+    from glmplan.costs.memory.settings import load_memory_fit
+
     if campaign.rows("memory.csv"):
         return
     fit = load_memory_fit()
@@ -218,6 +252,8 @@ def nvml(campaign: Campaign, torch: Any, *, seconds: float = 5.0) -> None:
         campaign.say(f"left out: nvml: {reason}")
         return
     import pynvml
+
+    from glmplan.measure.guard import CardWatch
 
     pynvml.nvmlInit()
     card, watch = pynvml.nvmlDeviceGetHandleByIndex(0), CardWatch()
@@ -312,6 +348,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="the campaign")
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop before so many minutes are over")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--on", default="", help="the machine as glmplan names it, such as 1xh100-sxm, for the engine")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the widths; 1 is a model's")
@@ -319,7 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--users", default="1,4,16,64", help="steps of the engine's ladder")
     parser.add_argument("--seconds", type=float, default=15.0, help="counted time of each of them [s]")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
+    began, chosen = time.monotonic(), parser.parse_args(arguments)
     if chosen.child:
         return _child()
     if chosen.folder is None:
@@ -336,20 +373,27 @@ def main(arguments: list[str] | None = None) -> int:
     write_atomically(chosen.folder / "about.json", json.dumps(about(torch, chosen.device), indent=1))
     sized = {"device": chosen.device, "scale": chosen.scale, "repeats": chosen.repeats}
     on = chosen.on or ("this-machine" if chosen.device == "cpu" else "")
+    ends = began + chosen.minutes * 60.0
     parts: dict[str, Callable[[], None]] = {
-        "kernels": partial(kernels, campaign, torch, **sized),
+        "shapes": partial(shapes, campaign, ends),
+        "kernels": partial(kernels, campaign, torch, ends, **sized),
         "memory": partial(memory, campaign, torch),
         "nvml": partial(nvml, campaign, torch),
         "engine": partial(engine, campaign, on=on, device=chosen.device, users=chosen.users, seconds=chosen.seconds),
     }
     try:
         for name in chosen.only or PARTS:
-            if chosen.device == "cpu" and name in ("memory", "nvml"):
+            if chosen.device == "cpu" and name in ("shapes", "memory", "nvml"):
                 campaign.say(f"left out: {name}: it needs a GPU")
+            elif (left := ends - time.monotonic()) < NEEDS.get(name, 0.0):
+                campaign.say(f"left out: {name}: {left:.0f} s are left, it may take {NEEDS.get(name, 0.0):.0f}")
             elif name == "engine" and not on:
                 campaign.say("left out: engine: say which machine this is, as in --on 1xh100-sxm")
             else:
-                parts[name]()
+                try:
+                    parts[name]()
+                except ImportError as error:  # a lent machine has what it has
+                    campaign.say(f"left out: {name}: {error}")
     except KeyboardInterrupt:
         campaign.say("stopped; started again with this folder it goes on")
         return 130

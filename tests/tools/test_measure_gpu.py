@@ -6,6 +6,7 @@ import csv
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,6 +85,53 @@ def test_what_a_campaign_has_is_kept_and_a_torn_line_is_not(tmp_path):
     assert [row["m"] for row in again.rows("rows.csv")] == ["1", "4", "16"]
     again.say("a word")
     assert "a word" in (tmp_path / "new" / "log.txt").read_text()
+
+
+def test_a_short_campaign_has_each_library_before_any_has_two_shapes():
+    libraries = gpu_libraries.LIBRARIES
+    order = measure_gpu.in_turn(libraries, 1.0)
+    serving = [one for one in libraries if one.name != "torch-reference"]
+    assert [library for library, _ in order[: len(serving)]] == serving
+    assert {id(library) for library, _ in order} == {id(one) for one in libraries}
+    assert len(order) == len(SHAPES)
+
+
+def test_the_time_ends_a_campaign_and_the_next_one_goes_on(tmp_path, monkeypatch):
+    """Each shape takes 50 s of a clock that nothing else moves: two begin within 90 s."""
+    now, timed = [0.0], []
+    monkeypatch.setattr(measure_gpu.time, "monotonic", lambda: now[0])
+
+    def took(campaign, library, clock, torch, device, shape, repeats):
+        now[0] += 50.0
+        timed.append((library.kernel, library.name, library.precision, *shape.items()))
+        return measure_gpu._row(clock, library.kernel, library.precision, library.work(shape), [1e-6], **shape)
+
+    monkeypatch.setattr(measure_gpu, "_timed", took)
+    monkeypatch.setattr(measure_gpu, "_software", lambda torch, library: "none")
+    monkeypatch.setattr(gpu_libraries.Library, "why_not", lambda self, torch, device: "")
+    campaign = measure_gpu.Campaign(tmp_path)
+    torch, sized = SimpleNamespace(__version__="0"), {"device": "cpu", "scale": 1.0, "repeats": 1}
+    measure_gpu.kernels(campaign, torch, 90.0, **sized)
+    assert len(campaign.rows("rows.csv")) == 2
+    assert "the time is over" in (tmp_path / "log.txt").read_text()
+    measure_gpu.kernels(campaign, torch, 190.0, **sized)
+    assert len(campaign.rows("rows.csv")) == 4
+    assert len(set(timed)) == 4
+
+
+def test_parts_come_by_value_and_one_that_cannot_stop_needs_its_time():
+    assert measure_gpu.PARTS[0] == "shapes"  # needs nothing but PyTorch and Triton
+    assert set(measure_gpu.NEEDS) == set(measure_gpu.PARTS) - {"shapes", "kernels"}
+    assert measure_gpu.NEEDS["memory"] + measure_gpu.NEEDS["nvml"] < 2 * 60  # of nine minutes
+
+
+@pytest.mark.parametrize("tool", ["measure_gpu", "measure_shapes"])
+def test_a_machine_that_has_numpy_only_can_start_it(tool):
+    """A card that is lent for ten minutes comes with PyTorch, Triton and NumPy, and nothing can be fetched there."""
+    absent = ("pydantic", "rtoml", "httpx", "rich", "scipy", "pandas")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent}, None)); import {tool}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOOLS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_memory_is_told_apart_by_who_holds_it():
