@@ -398,6 +398,8 @@ def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
     import altair as alt
 
     named = [(one.name, one.record) for one in plans]
+    if all(len(one.record["users"]) < 2 for one in plans):  # the table says it
+        return None
     charts, words = users_charts(named, _OVER_USERS), users_words(named)
     if not charts:
         return None
