@@ -119,7 +119,7 @@ def answer(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
                     load["batch_size"] //= 2
                     tpot, ttft, rate, over = estimate(words | load)
             except Exception as error:  # whatever it cannot answer
-                reason = refused[key] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+                reason = refused[key] = f"its estimate raises {type(error).__name__}"
                 continue
             if over:
                 tpot, ttft, rate, _ = asked
@@ -143,19 +143,7 @@ def _short(repository: str) -> str:
 
 
 def attempts(question: dict[str, Any], known: dict[str, str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yield arguments from the closest to the question on, with the names of the fallbacks.
-
-    Examples
-    --------
-    >>> asked = {"repositories": ["Qwen/Qwen3-32B-FP8", "Qwen/Qwen3-32B"], "weights": "fp8-block", "plan": {}}
-    >>> asked |= {"version": "0.9", "kv": None}
-    >>> found = list(attempts(asked, {"qwen3-32b": "Qwen/Qwen3-32B"}))
-    >>> found[0]
-    ({'model_path': 'Qwen/Qwen3-32B', 'gemm_quant_mode': 'fp8_block', 'moe_quant_mode': 'fp8_block',
-    'backend_version': '0.9', 'database_mode': 'SILICON'}, ['other checkpoint'])
-    >>> found[-1][1]
-    ['other checkpoint', 'other version', 'formula']
-    """
+    """Yield arguments from the closest to the question on, with the names of the fallbacks."""
     files: list[tuple[dict[str, Any], list[str]]] = []
     for place, repository in enumerate(question["repositories"]):
         name = known.get(_short(repository))
@@ -187,9 +175,9 @@ def question_for(case: RunCase) -> dict[str, Any] | str:
 
     deployment, load, run = case.deployment, case.load, case.run
     if deployment.engine not in ENGINES:
-        return "engine"
+        return "its list of engines lacks this one"
     if deployment.accelerator.name not in SYSTEMS:
-        return "accelerator"
+        return "its list of accelerators lacks this one"
     if run.offload or deployment.dcp > 1 or load.prefix_cached or load.context:
         return "offloading, context parallelism or a cached prompt"
     plan = {
@@ -207,9 +195,13 @@ def question_for(case: RunCase) -> dict[str, Any] | str:
         plan |= {"nextn": deployment.draft_tokens, "nextn_accepted": round(taken, 3)}
     each = load.concurrency / load.replicas
     share = (load.shortest + load.longest) / 2
-    own = [run.checkpoint, deployment.checkpoint.repository]
     files = deployment.model.checkpoints
-    same = [one.repository for one in files if bulk_format(one) == deployment.weights]
+    # a run may name the model in place of the files that it served
+    own = [name for name in (run.checkpoint,) if name not in {one.repository for one in files}]
+    same = [
+        deployment.checkpoint.repository,
+        *(one.repository for one in files if bulk_format(one) == deployment.weights),
+    ]
     others = [one.repository for one in files]
     first = list(dict.fromkeys(name for name in own + same if name))
     return {
@@ -271,31 +263,28 @@ def pairs_of(cases: Sequence[RunCase], estimates: dict[str, dict[str, Any]]) -> 
 
 
 def by_group(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
-    """Return the median absolute error of AISimulate and of glmplan in each group [-].
-
-    Examples
-    --------
-    >>> one = Pair("TPOT", "a", "vllm", "h100-sxm", "2026-01-01", peer=math.log(1.2), own=math.log(0.9))
-    >>> [round(found[0], 3) for found in by_group([one])]
-    [0.2, 0.1]
-    """
+    """Return the median absolute error of AISimulate and of glmplan in each group [-]"""
     groups: dict[str, list[Pair]] = {}
     for one in pairs:
         groups.setdefault(one.group, []).append(one)
-    return tuple(  # type: ignore[return-value]
-        [median(abs(math.expm1(getattr(one, field))) for one in rows) for rows in groups.values()]
-        for field in ("peer", "own")
-    )
+    peer, own = zip(*([median(one) for one in _by_row(rows)] for rows in groups.values()), strict=True)
+    return list(peer), list(own)
+
+
+def _by_row(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    """Return the absolute errors of AISimulate and of glmplan [-]."""
+    peer, own = ([abs(math.expm1(getattr(one, field))) for one in pairs] for field in ("peer", "own"))
+    return peer, own
+
+
+def _first(errors: Sequence[float]) -> str:
+    return f"{100 * median(errors):.1f} %"
 
 
 def _three(errors: Sequence[float]) -> str:
     """Return median, mean and 90th percentile in percent."""
-    tenth = (
-        quantiles([*errors, errors[0]], n=10)[-1]
-        if len(errors) < 2
-        else quantiles(errors, n=10, method="inclusive")[-1]
-    )
-    return " / ".join(f"{100 * value:.1f}" for value in (median(errors), fmean(errors), tenth))
+    tenths = quantiles(errors, n=10, method="inclusive") if len(errors) > 1 else [*errors]
+    return " / ".join(f"{100 * value:.1f}" for value in (median(errors), fmean(errors), tenths[-1]))
 
 
 def _line(name: str, pairs: Sequence[Pair]) -> str:
@@ -314,23 +303,29 @@ _HEAD = (
 def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: str, versions: dict[str, str]) -> str:
     """Return docs/peers.md."""
     tpot = [one for one in pairs if one.metric == "TPOT"]
+    groups, rows = by_group(tpot), _by_row(tpot)
     lines = [
         "# Beside AISimulate",
         "",
         "<!-- Written by `make peers`; do not edit. -->",
         "",
-        f"AISimulate {versions['aisimulate']} and glmplan at {versions['glmplan']}, {day}. Both predict the same public "
-        f"runs: {counts['answered']:,} of {counts['asked']:,} serving runs outside the "
+        f"AISimulate {versions['aisimulate']} and the fits of glmplan at {versions['glmplan']}, {day}. Both predict the same "
+        f"public runs: {counts['answered']:,} of {counts['asked']:,} serving runs outside the "
         "[held-out groups](accuracy-holdout.md) have an estimate of both.",
         "",
-        "AISimulate adds up kernel times that its maker measured, and has seen none of these runs. The predictions of glmplan "
-        "are from the cross-validation of the shipped fit: the group of a run (engine, accelerator, model shape, format) "
-        "is left out of the fit with the rules that only it motivated. The formulas of glmplan were chosen with the errors on "
-        "these runs known, which favours glmplan; [held-out groups](accuracy-holdout.md) have its errors without that.",
+        f"Median error of TPOT: {_first(groups[0])} for AISimulate and {_first(groups[1])} for glmplan with one vote "
+        f"for each group, {_first(rows[0])} and {_first(rows[1])} with one for each row.",
+        "",
+        "AISimulate adds up kernel times that its maker measured, and has seen none of these runs. The predictions of "
+        "glmplan are from the cross-validation of the shipped fit: the group of a run (engine, accelerator, model "
+        "shape, format) is left out of the fit with the rules that only it motivated. The formulas of glmplan were "
+        "chosen with the errors on these runs known, which favours glmplan; "
+        "[held-out groups](accuracy-holdout.md) have its errors without that.",
         "",
         "## Errors",
         "",
-        "Each group has one vote: the median absolute error of its rows. Median / mean / 90th percentile over the groups, in %.",
+        "Each group has one vote: the median absolute error of its rows. Median / mean / 90th percentile over the "
+        "groups, in %.",
         "",
         *_HEAD,
         *(_line(name, rows) for name in METRICS if (rows := [one for one in pairs if one.metric == name])),
@@ -341,10 +336,9 @@ def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: s
         "|---|---:|---:|---:|",
     ]
     for name in METRICS:
-        rows = [one for one in pairs if one.metric == name]
-        if rows:
-            sizes = [[abs(math.expm1(getattr(one, field))) for one in rows] for field in ("peer", "own")]
-            lines.append(f"| {name} | {len(rows)} | {_three(sizes[0])} | {_three(sizes[1])} |")
+        if mine := [one for one in pairs if one.metric == name]:
+            peer, own = _by_row(mine)
+            lines.append(f"| {name} | {len(mine)} | {_three(peer)} | {_three(own)} |")
     lines += ["", "TPOT by engine, accelerator and date, each group with one vote:", "", *_HEAD]
     for field in ("engine", "accelerator"):
         for name in sorted({getattr(one, field) for one in tpot}):
@@ -354,9 +348,11 @@ def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: s
         "",
         "## Method",
         "",
-        "AISimulate answers with its aggregated estimate (`aiconfigurator cli estimate`, mode `agg`): the run's accelerator, "
-        "engine, layout, mean lengths, concurrency of each data-parallel rank and draft tokens. The acceptance length of "
-        "speculation, which it does not predict, is that which glmplan takes. Each fallback counts for it:",
+        "AISimulate answers with its aggregated estimate (`aiconfigurator cli estimate`, mode `agg`): accelerator, "
+        "engine, layout, mean lengths, concurrency of each data-parallel rank up to the running limit, and draft "
+        "tokens. The acceptance length of speculation, which it does not predict, is that which glmplan takes. It has "
+        "no queue, and its TTFT counts only where all requests run at once. Its fallbacks are used in this order: "
+        "measured tables, formulas in gaps of them, formulas alone:",
         "",
         "| fallback | runs |",
         "|---|---:|",
@@ -414,7 +410,9 @@ def main(words: Sequence[str]) -> int:
         counts[one.get("refused", "answered")] += 1
     pairs = pairs_of(cases, estimates)
     ways = Counter(way for one in estimates.values() for way in one["ways"])
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "log", "-1", "--format=%h", "--", "calibration/fits"], capture_output=True, text=True, check=True
+    )
     versions = {"aisimulate": versions["version"], "glmplan": commit.stdout.strip()}
     write_atomically(PAGE, page(pairs, counts, ways, datetime.date.today().isoformat(), versions).encode())
     print(f"written: {PAGE}")

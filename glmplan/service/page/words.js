@@ -43,6 +43,13 @@ export function glossed(text) {
   });
 }
 
+/** A value of a table that opens its arithmetic; a value without one is text. */
+export function opens(shown, lines) {
+  const told = lines.filter(Boolean);
+  if (!told.length) return shown;
+  return el("details", { class: "cell" }, el("summary", {}, shown), el("div", { class: "note" }, told.map((text) => el("p", {}, glossed(text)))));
+}
+
 /** Evidence levels as the command line writes them. */
 export const LEVELS = {
   site: "measured here", configuration: "measured", release: "other version", group: "other layout", group_release: "other layout and version",
