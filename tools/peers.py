@@ -309,8 +309,8 @@ def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: s
         "",
         "<!-- Written by `make peers`; do not edit. -->",
         "",
-        f"AISimulate {versions['aisimulate']} and the fits of glmplan at {versions['glmplan']}, {day}. Both predict the same "
-        f"public runs: {counts['answered']:,} of {counts['asked']:,} serving runs outside the "
+        f"AISimulate {versions['aisimulate']} and the fits of glmplan at {versions['glmplan']}, {day}. Both predict "
+        f"the same public runs: {counts['answered']:,} of {counts['asked']:,} serving runs outside the "
         "[held-out groups](accuracy-holdout.md) have an estimate of both.",
         "",
         f"Median error of TPOT: {_first(groups[0])} for AISimulate and {_first(groups[1])} for glmplan with one vote "
