@@ -255,6 +255,13 @@ def test_numbers_of_tables_open_their_arithmetic(opened):
     assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # the words of one button do not lie on the next
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('button')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("plan", ["model=nosuch&on=1xh100-sxm", "model=llama-3.1-8b&on=1xnosuch"])
