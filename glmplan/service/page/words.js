@@ -62,7 +62,8 @@ export function plain(message) {
   return message
     .replace(/^[a-z_.\d]+(, item \d+)?: /, "")
     .replaceAll(/: `glmplan fit` shows the shortfall/g, "")
-    .replaceAll(/[;,]? ?\(?see `glmplan [^`]*`\)?(, or give [^;.)]*)?/g, "")
+    .replaceAll(/[;,]? ?\(?see `glmplan [^`]*`\)?/g, "")
+    .replace(/[;,] or give (its|a) .*$/s, "")
     .replaceAll(/`glmplan (\w+)[^`]*`/g, "the command glmplan $1")
     .replaceAll(/`([a-z_\d]+)`/g, (_, field) => `“${nameOf(field)}”`);
 }
