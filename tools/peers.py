@@ -82,7 +82,8 @@ def answer(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
     logging.disable(logging.CRITICAL)
     yaml.safe_load = lambda text: yaml.load(text, Loader=yaml.CSafeLoader)  # the same, ten times as fast
-    perf_database.get_supported_databases = cache(perf_database.get_supported_databases)  # reads 200 files each time
+    known_tables: Any = cache(perf_database.get_supported_databases)  # reads 200 files each time
+    perf_database.get_supported_databases = known_tables
     full: list[bool] = []
     checks = InferenceSummary.check_oom, InferenceSummary.check_kv_cache_oom
 
@@ -328,7 +329,7 @@ def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: s
         "groups, in %.",
         "",
         *_HEAD,
-        *(_line(name, rows) for name in METRICS if (rows := [one for one in pairs if one.metric == name])),
+        *(_line(name, mine) for name in METRICS if (mine := [one for one in pairs if one.metric == name])),
         "",
         "The same over rows, each with one vote:",
         "",

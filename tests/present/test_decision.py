@@ -266,10 +266,10 @@ def test_contents_lead_to_every_part_and_small_tables_are_not_cut(made):
     assert re.findall(r"href='#([^']+)'>([^<]+)<", contents) == re.findall(r"<h2 id='([^']+)'>([^<]+)<", page)
     sheets = HTML(string=page).render().pages
     tables = {}
-    for number, sheet in enumerate(sheets):
+    for place, sheet in enumerate(sheets):
         for box in sheet._page_box.descendants():
             if getattr(box, "element_tag", "") == "table" and "Table" in type(box).__name__:
-                tables.setdefault(box.element, set()).add(number)
+                tables.setdefault(box.element, set()).add(place)
     letters = {table: sum(len("".join(cell.itertext())) for cell in table.iter("td")) for table in tables}
     few = [pages for table, pages in tables.items() if letters[table] < 700]
     assert len(few) >= 3 and all(len(pages) == 1 for pages in few)
