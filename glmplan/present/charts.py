@@ -538,7 +538,7 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
 
 
 def _labelled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the ends of the Pareto front of each machine with a label, without those that would overlap."""
+    """Return labelled ends of the Pareto fronts that do not overlap."""
     best = [row for row in rows if row["best"]]
     machines: dict[str, list[Mapping[str, Any]]] = {}
     for row in best:

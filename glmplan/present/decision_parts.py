@@ -337,7 +337,7 @@ _DRAWN = {"output_tokens_per_s": ("output_rate", 1.0), "tpot_mean_ms": ("tpot", 
 
 
 def users_rows(planned: Planned, users: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the rows of a chart over concurrency: those of `fit`, at `users` and at a series of concurrencies."""
+    """Return chart rows at `users` and a series of concurrencies."""
     rows = []
     for count in sorted({*_CURVE, *users}):
         figures = predict(planned, users=count).figures
