@@ -31,7 +31,7 @@ export PYTHONUTF8 := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz rules bounds agreement docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
+.PHONY: help setup compile demo test lint check audit lowest mutate branches fuzz rules bounds agreement peers docs site wheel pythons bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -122,6 +122,15 @@ bench: $(READY_DEV) compile $(PEERS)/.ready  ## Time from shell to answer, predi
 
 soak: $(READY_DEV)  ## Ask the service 100,000 mixed questions: all answered rightly, memory flat.
 	@$(RUN) tools/soak.py
+
+peers: $(READY_DEV) $(PEERS)/aisimulate/.ready  ## Predict the measured runs with AISimulate too and write docs/peers.md (half an hour).
+	@$(RUN) tools/peers.py $(PEERS)/aisimulate/bin/python
+
+# 1.5 GB with its dependencies
+$(PEERS)/aisimulate/.ready: Makefile
+	@$(PYTHON) -m venv $(PEERS)/aisimulate
+	@$(PEERS)/aisimulate/bin/python -m pip install --quiet $(KERNEL_TABLES)
+	@touch $@
 
 # the peer that installs from a public package; without npm the bench says so and goes on
 $(PEERS)/.ready:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from glmplan.cli import options as o
 from glmplan.cli.screen import Form, say
 
 if TYPE_CHECKING:
-    from glmplan.purchase.compare import Compared, Side
+    from glmplan.purchase.compare import Compared
 
 __all__ = ["command", "plan_options"]
 
@@ -59,36 +59,17 @@ def command(
         _plot(found, plot)
 
 
-#: concurrencies of a chart, beside that of the comparison [-]
-_DRAWN = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
 def _plot(found: Compared, path: Path) -> None:
     """Write charts of the plans over concurrency, with the limits of the SLO."""
-    from glmplan.planner.ask import predict
     from glmplan.present.charts import write_charts
-    from glmplan.present.decision_parts import users_charts
-
-    columns = {
-        "output_tokens_per_s": ("output_rate", 1.0),
-        "tpot_mean_ms": ("tpot", 1e3),
-        "ttft_mean_ms": ("ttft", 1e3),
-    }
-
-    def row(side: Side, users: int) -> dict[str, Any]:
-        figures = predict(side.planned, users=users).figures
-        known = {column: (figures.get(name), factor) for column, (name, factor) in columns.items()}
-        return {"users": users} | {
-            column: one and {end: factor * getattr(one, end) for end in ("value", "low", "high")}
-            for column, (one, factor) in known.items()
-        }
+    from glmplan.present.decision_parts import users_charts, users_rows
 
     plans = []
     for side in found.sides:
         limits = {"users": side.safe.users, "target_tpot_ms": 1e3 * side.safe.target_tpot} if side.safe else {}
         if side.safe and side.safe.target_ttft is not None:
             limits["target_ttft_ms"] = 1e3 * side.safe.target_ttft
-        plans.append((side.name, {"safe": limits, "users": [row(side, one) for one in sorted({*_DRAWN, found.users})]}))
+        plans.append((side.name, {"safe": limits, "users": users_rows(side.planned, [found.users])}))
     write_charts(users_charts(plans), path, title=f"{len(plans)} plans over concurrency")
 
 

@@ -110,15 +110,16 @@ def _plot(answer: FitAnswer, path: Path) -> None:
     """Write charts of speed and latency over concurrency, with the SLO."""
     from glmplan.errors import SpecError
     from glmplan.present.charts import write_charts
-    from glmplan.present.decision_parts import users_charts
+    from glmplan.present.decision_parts import users_charts, users_rows
     from glmplan.present.json_answers import fit_record
 
     record = fit_record(answer)
     asked = record["question"]
     name = f"{asked['model']} {asked['checkpoint']} on {asked['on']}"
-    charts = users_charts([(name, record)])
-    if not charts:
+    if not users_charts([(name, record)]):
         raise SpecError("the plan has no speed to draw", field="--plot")
+    users = [row["users"] for row in record["users"]]
+    charts = users_charts([(name, record | {"users": users_rows(answer, users)})])
     write_charts(charts, path, title=f"{name}: {record['answer']['text']}")
 
 

@@ -36,10 +36,12 @@ __all__ = [
     "chart_svg",
     "check_chart",
     "curves_of",
+    "haloed",
     "log_axis",
     "named_bars",
     "rows_chart",
     "safe_charts",
+    "short",
     "simulation_charts",
     "standalone",
     "sweep_chart",
@@ -168,11 +170,19 @@ def band(
 ) -> Any:
     """Return a line with its interval as a band; a bar for one x value.
 
-    `y`: Fields of the line and of the lower and upper bound.
+    `y`: Fields of the line and of the lower and upper bound. The points have tooltips with value and interval.
     """
     import altair as alt
 
     rows = list(rows)
+    across, head = x.shorthand.partition(":")[0], x["title"]
+    head = head if isinstance(head, str) else head[0]
+    of = encoding["color"].shorthand.partition(":")[0] if "color" in encoding else ""
+    for place, row in enumerate(rows):
+        value, low, high = (short(float(row[name])) for name in y)
+        words = [f"{head}: {short(row[across])}", f"{title.partition(',')[0]}: {value}"]
+        words[-1] += f" ({low} to {high})" * (low != high)
+        rows[place] = {**row, "told": "; ".join([*words, *([str(row[of])] if of else [])])}
     base = rows_chart(rows).encode(x=x, **encoding)
     ends = [float(row[name]) for row in rows for name in y]
 
@@ -180,11 +190,11 @@ def band(
         axis = alt.Axis(labelExpr=_NUMBER)
         return alt.Y(**log_axis(name, title, over=ends)) if wide else alt.Y(f"{name}:Q", title=title, axis=axis)
 
-    one_place = len({row[x.shorthand.partition(":")[0]] for row in rows}) == 1
-    bar = base.mark_rule(strokeWidth=9, opacity=0.35, color=light(SERIES[0]))
-    area = (bar if one_place else base.mark_area()).encode(y=up(y[1]), y2=alt.Y2(f"{y[2]}:Q"))
-    line = base.mark_line().encode(y=up(y[0]))
-    points = base.mark_point(filled=True, size=36, opacity=1).encode(y=up(y[0]))
+    one_place = len({row[across] for row in rows}) == 1
+    bar = base.mark_rule(strokeWidth=9, opacity=0.35, color=light(SERIES[0])).encode(description="told:N")
+    area = (bar if one_place else base.mark_area(aria=False)).encode(y=up(y[1]), y2=alt.Y2(f"{y[2]}:Q"))
+    line = base.mark_line(aria=False).encode(y=up(y[0]))
+    points = base.mark_point(filled=True, size=36, opacity=1).encode(y=up(y[0]), description="told:N")
     return area + line + points
 
 
@@ -193,12 +203,15 @@ def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
     import altair as alt
 
     y = alt.Y(f"{field}:N", title=None, sort=list(names), axis=None)
-    labels = rows_chart([{field: name} for name in names])
-    options: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -12, "limit": 400}
-    # a halo keeps grid lines away from the letters
-    halo = labels.mark_text(**options, stroke=light("paper"), strokeWidth=5, strokeJoin="round")
-    both = [text.encode(x=alt.value(0), y=y, text=f"{field}:N") for text in (halo, labels.mark_text(**options))]
+    labels = rows_chart([{field: name} for name in names]).encode(x=alt.value(0), y=y, text=f"{field}:N")
+    both = haloed(labels, align="left", baseline="bottom", dy=-12, limit=400)
     return alt.layer(bars.encode(y=y), *both).properties(width=400, height=50 * len(names))
+
+
+def haloed(labels: Any, **options: Any) -> list[Any]:
+    """Return texts above a halo that keeps grid lines away from the letters."""
+    halo = labels.mark_text(**options, stroke=light("paper"), strokeWidth=5, strokeJoin="round")
+    return [halo, labels.mark_text(**options)]
 
 
 def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
@@ -477,6 +490,8 @@ _MOST_POINTS = 4000
 #: points of a Pareto front from which circles are small
 _MANY = 60
 _SPEED = "user_tokens_per_s"
+#: share of a chart that the label of a point takes
+_LABEL_WIDE, _LABEL_HIGH = 0.55, 0.06
 _ENDS = ("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high")
 #: characters per line of a title
 _LETTERS = 46
@@ -512,11 +527,37 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
         selected = [span for span in spans if span["alone"] == alone]
         if selected:
             drawn = rows_chart(selected)
-            drawn = drawn.mark_rule(strokeWidth=7, opacity=0.25) if alone else drawn.mark_area(opacity=0.18)
+            ways = {"opacity": 0.25, "strokeWidth": 7} if alone else {"opacity": 0.18}
+            drawn = drawn.mark_rule(aria=False, **ways) if alone else drawn.mark_area(aria=False, **ways)
             parts.append(drawn.encode(x=x, y=up(_ENDS[1]), y2=f"{_ENDS[2]}:Q", color=colour, detail="curve:N"))
     cloud = base.mark_circle(size=24, opacity=0.5)
     edge = base.transform_filter("datum.best").mark_point(size=70 if best.sum() <= _MANY else 24, filled=False)
-    return alt.layer(*parts, cloud, edge).properties(title=_lines(title), width=370, height=320)
+    named = rows_chart(_labelled(rows)).encode(x=x, y=up(_ENDS[0]), text="label:N")
+    names = haloed(named, fontSize=10 * _ROOM, dy=-9, align=alt.expr("datum.align"))
+    return alt.layer(*parts, cloud, edge, *names).properties(title=_lines(title), width=370, height=320)
+
+
+def _labelled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return labelled ends of the Pareto fronts that do not overlap."""
+    best = [row for row in rows if row["best"]]
+    machines: dict[str, list[Mapping[str, Any]]] = {}
+    for row in best:
+        machines.setdefault(f"{row.get('model')} {row.get('on')}", []).append(row)
+    wide, high = ([math.log(row[name]) for row in rows] for name in (_SPEED, _ENDS[0]))
+    found: list[dict[str, Any]] = []
+    places: list[tuple[float, float]] = []
+    for front in machines.values():
+        for row in sorted(front, key=lambda one: one[_SPEED])[:: max(len(front) - 1, 1)]:
+            across, up = ((math.log(row[name]) - min(all_)) / (max(all_) - min(all_) or 1.0)
+                          for name, all_ in ((_SPEED, wide), (_ENDS[0], high)))  # fmt: skip
+            if any(abs(across - x) < _LABEL_WIDE and abs(up - y) < _LABEL_HIGH for x, y in places):
+                continue
+            places.append((across, up))
+            words = [f"{row['users']} user{'s' * (row['users'] != 1)}", row.get("layout"),
+                     row.get("usd_month") and f"{row['usd_month']:,.0f} USD/month"]  # fmt: skip
+            label = ", ".join(str(one) for one in words if one)
+            found.append({**row, "label": label, "align": "right" if across > 0.5 else "left"})
+    return found
 
 
 def _drawn(frame: pd.DataFrame) -> np.ndarray:
@@ -536,7 +577,7 @@ def _points(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
     part = frame.iloc[kept][shown].assign(best=best[kept])
     part = part.astype(object).where(part.notna(), None)
     return [
-        row | {"told": "; ".join(f"{name} {_short(value)}" for name, value in row.items() if name in shown and value)}
+        row | {"told": "; ".join(f"{name} {short(value)}" for name, value in row.items() if name in shown and value)}
         for row in part.to_dict("records")
     ]
 
@@ -554,8 +595,9 @@ def _spans(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
     return [dict(row) for row in part[columns].assign(curve=curve, alone=alone).to_dict("records")]
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def short(value: Any) -> str:
+    """Return a number with four significant digits, text as it is."""
+    return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}") if isinstance(value, float) else str(value)
 
 
 def _lines(title: str) -> list[str]:
@@ -569,8 +611,8 @@ def tornado_chart(rows: list[dict[str, Any]], at: float, *, of: str, title: str,
     """
     import altair as alt
 
-    told = [row | {"told": f"{row['what']}: {_short(row['low'])} to {_short(row['high'])} {unit}"} for row in rows]
-    words = [f"{OBJECTIVE_LABELS.get(of, of)} [{unit}]", f"line: {_short(at)}, all assumptions unchanged"]
+    told = [row | {"told": f"{row['what']}: {short(row['low'])} to {short(row['high'])} {unit}"} for row in rows]
+    words = [f"{OBJECTIVE_LABELS.get(of, of)} [{unit}]", f"line: {short(at)}, all assumptions unchanged"]
     bars = rows_chart(told).mark_bar(height=20)
     bars = bars.encode(x=alt.X("low:Q", title=words, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
     names = [str(row["what"]) for row in rows]

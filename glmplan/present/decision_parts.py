@@ -14,8 +14,9 @@ from glmplan.catalog.files import read_json
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.json_names import upgrade
 from glmplan.io.machines.resolve import Machine, resolve_machine
+from glmplan.planner.ask import Planned, predict
 from glmplan.planner.launch import DEGREES, degrees_set, validate_command
-from glmplan.present.charts import band, chart_svg, log_axis, named_bars, rows_chart
+from glmplan.present.charts import band, chart_svg, haloed, log_axis, named_bars, rows_chart, short
 from glmplan.present.host_drawing import draw_svg
 from glmplan.present.json_answers import SCHEMA
 from glmplan.present.page import Block, Code, Drawing, Heading, Points, Table, Text, light
@@ -42,6 +43,7 @@ __all__ = [
     "row_at",
     "users_charts",
     "users_drawing",
+    "users_rows",
     "users_words",
 ]
 
@@ -326,6 +328,27 @@ _TO_AN_SLO = {
 }
 
 
+#: concurrencies of a chart, beside those of the question [-]
+_CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
+#: most points of a line with their values
+_NAMED = 10
+#: columns of a chart → metric, and its unit in base units
+_DRAWN = {"output_tokens_per_s": ("output_rate", 1.0), "tpot_mean_ms": ("tpot", 1e3), "ttft_mean_ms": ("ttft", 1e3)}
+
+
+def users_rows(planned: Planned, users: Iterable[int]) -> list[dict[str, Any]]:
+    """Return chart rows at `users` and a series of concurrencies."""
+    rows = []
+    for count in sorted({*_CURVE, *users}):
+        figures = predict(planned, users=count).figures
+        row: dict[str, Any] = {"users": count}
+        for column, (name, factor) in _DRAWN.items():
+            one = figures.get(name)
+            row[column] = one and {end: factor * getattr(one, end) for end in ("value", "low", "high")}
+        rows.append(row)
+    return rows
+
+
 def users_charts(
     plans: Sequence[tuple[str, Mapping[str, Any]]], heads: Mapping[str, tuple[str, str]] = _TO_AN_SLO
 ) -> list[tuple[str, Any]]:
@@ -350,6 +373,10 @@ def users_charts(
         more = {"color": alt.Color("plan:N", title=None, sort=None, legend=_BELOW)} if len(plans) > 1 else {}
         x = alt.X(**log_axis("users", "concurrency", over=[*(row["users"] for row in rows), *safe]))
         chart = band(rows, x, ("value", "low", "high"), title=title, wide=True, **more)
+        if len(plans) == 1 and len(rows) <= _NAMED:
+            named = rows_chart([row | {"label": short(row["value"])} for row in rows])
+            named = named.encode(x=x, y="value:Q", text="label:N")
+            chart = alt.layer(chart, *haloed(named, dy=-10))
         if safe:
             chart += rows_chart([{"users": safe[0]}]).mark_rule(strokeDash=[5, 4]).encode(x=x)
         if first.get(limit):
@@ -371,6 +398,8 @@ def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
     import altair as alt
 
     named = [(one.name, one.record) for one in plans]
+    if all(len(one.record["users"]) < 2 for one in plans):  # the table says it
+        return None
     charts, words = users_charts(named, _OVER_USERS), users_words(named)
     if not charts:
         return None

@@ -116,6 +116,8 @@ _WIDE = 960.0
 _WHOLE, _OPTION = 16, 40
 #: a cell that is a number alone
 _NUMBER = re.compile(r"[\d.,]+")
+#: headings from which a document has contents; most letters of a table that is printed on one page
+_SEVERAL, _FEW = 4, 1000
 #: a unit, which is not broken; an interval after its value, which moves below it in narrow columns
 _UNIT, _KEPT = re.compile(r"\[[^\]]*\]"), r"<span class='u'>\g<0></span>"
 _SPAN, _APART = re.compile(r"(?<=\S )\([^()]*\)$"), r"<span class='i'>\g<0></span>"
@@ -130,7 +132,7 @@ a{color:var(--blue);overflow-wrap:anywhere} .faint{color:var(--faint)}
 figure{margin:1rem 0;overflow-x:auto} figure svg{max-width:100%;height:auto}
 @media screen{figure svg{min-width:calc(var(--drawn,0px)*.9)}}
 figcaption{color:var(--faint);font-size:.9em}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto} .contents ol{columns:2;column-gap:2.5rem;margin:.5rem 0 1rem;padding-left:1.8rem}
 table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.3rem 0;color:var(--ink)}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
@@ -156,8 +158,12 @@ td{white-space:normal;min-width:3.5rem} th,td{padding:.25rem .3rem} .i{display:i
 @page wide{size:A4 landscape}
 @media print{.wide{page:wide} body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
 table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
+.contents a{color:inherit;text-decoration:none}
+.contents a::after{content:leader('.') target-counter(attr(href),page);color:var(--faint)}
+.whole,tr{break-inside:avoid} tbody tr:first-child:not(:last-child){break-after:avoid}
+tbody tr:last-child:not(:first-child){break-before:avoid}
 .plots{display:block} .plots>*{display:inline-block;width:48%;vertical-align:top}
-thead{break-after:avoid} figure,tr,li{break-inside:avoid} p+pre,li:last-child{break-before:avoid}
+thead{break-after:avoid} figure,li{break-inside:avoid} p+pre,li:last-child{break-before:avoid}
 pre{border:1px solid var(--line)}}
 """
 
@@ -272,7 +278,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     top = f"<caption>{escape(caption)}</caption><thead><tr{role['row']}>{head}</tr></thead>"
     # many columns may exceed the screen of a phone: they scroll, also by keyboard
     reached = f" tabindex='0' role='region' aria-label='{escape(caption)}'" if len(heads) > 3 and not words else ""
-    kind = "scroll words" if words else "scroll"
+    kind = f"scroll{' words' * words}{' whole' * (sum(len(cell) for row in rows for cell in row) <= _FEW)}"
     return f"<div class='{kind}'{reached}><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"
 
 
@@ -351,9 +357,17 @@ def html_of(document: Document) -> str:
     True
     """
     body = [f"<h1>{escape(document.title)}</h1>"]
+    heads = [block.text for block in document.blocks if isinstance(block, Heading)]
+    if len(heads) >= _SEVERAL:
+        links = (f"<li><a href='#part-{place}'>{escape(text)}</a></li>" for place, text in enumerate(heads, 1))
+        body.append(f"<nav class='contents' aria-label='Contents'><ol>{''.join(links)}</ol></nav>")
+    part = 0
     for block, told in zip(document.blocks, map(_html, document.blocks), strict=True):
+        if isinstance(block, Heading):
+            part += 1
+            told = told.replace("<h2>", f"<h2 id='part-{part}'>", 1)
         # a drawing on a page of its own keeps its heading
-        if isinstance(block, Drawing) and told.startswith("<figure class='wide'") and body[-1].startswith("<h2>"):
+        if isinstance(block, Drawing) and told.startswith("<figure class='wide'") and body[-1].startswith("<h2"):
             told = f"<section class='wide'>{body.pop()}{told}</section>"
         body.append(told)
     return page(document.title, "\n".join(body))

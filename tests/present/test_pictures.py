@@ -9,10 +9,13 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import altair as alt
+import numpy as np
 import pytest
+from pandas import DataFrame
 
 import glmplan
 from glmplan.catalog.entries.hosts import host_names, load_host
+from glmplan.cli import main
 from glmplan.errors import CONTROLS, SpecError
 from glmplan.present.charts import (
     _against_load,
@@ -22,6 +25,7 @@ from glmplan.present.charts import (
     log_axis,
     rows_chart,
     safe_charts,
+    short,
     standalone,
     sweep_chart,
     tornado_chart,
@@ -320,3 +324,35 @@ def test_a_load_of_which_nothing_was_served_is_left_out_of_the_picture(tmp_path)
     file = tmp_path / "safe.svg"
     safe_charts(SimpleNamespace(points=tried, load=1.0, unit="1/s"), [target], file, title="safe")
     assert "TTFT [ms]: 50" in file.read_text(encoding="utf-8")
+
+
+def test_a_line_and_its_band_say_nothing_and_each_point_its_value_and_interval(drawn):
+    told = [one.text for one in ElementTree.fromstring(drawn).iter(f"{SVG}title")]
+    assert told == [
+        f"users at once: {row['users']}; rate: {short(row['value'])} ({short(row['low'])} to {short(row['high'])})"
+        for row in ROWS
+    ]
+
+
+def test_a_plot_of_one_plan_has_several_concurrencies_with_their_values(tmp_path):
+    with pytest.raises(SystemExit):
+        main(["fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--users", "8", "--plot", str(tmp_path / "fit.svg")])
+    root = ElementTree.fromstring((tmp_path / "fit.svg").read_text())
+    told = [one.text for one in root.iter(f"{SVG}title") if one.text.startswith("concurrency: ") and "TPOT" in one.text]
+    texts = {one.text for one in root.iter(f"{SVG}text")}
+    assert len(told) >= 5
+    for one in told:
+        assert re.search(r"TPOT \[ms\]: ([\d.,]+)", one)[1] in texts
+
+
+def test_the_ends_of_a_pareto_front_say_users_layout_and_cost():
+    rows = [
+        {"model": "m", "on": on, "users": users, "output_tokens": 512, "layout": "TP2", "usd_month": 1583.4,
+         "user_tokens_per_s": speed * (20.0 - users), "output_tokens_per_s": speed * 20.0 * users,
+         "output_tokens_per_s_low": speed * 10.0 * users, "output_tokens_per_s_high": speed * 40.0 * users}
+        for on, speed in (("a", 1.0), ("b", 8.0)) for users in (1, 4, 16)
+    ]  # fmt: skip
+    svg = chart_svg(sweep_chart(DataFrame(rows), np.ones(len(rows), dtype=bool), title="front"), "front")
+    texts = [one.text for one in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert {"1 user, TP2, 1,583 USD/month", "16 users, TP2, 1,583 USD/month"} <= set(texts)
+    assert not any("4 users" in (one or "") for one in texts)

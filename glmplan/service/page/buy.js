@@ -2,7 +2,7 @@
 
 import { ask, at, el, money, number, pageOf, svg, table, time, whole } from "./dom.js";
 import { combobox } from "./combo.js";
-import { copy, explainTerms, LEVELS, plain } from "./words.js";
+import { copy, explainTerms, LEVELS, opens, plain } from "./words.js";
 import { save } from "./export.js";
 
 const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "only", "probability"];
@@ -162,9 +162,9 @@ function redraw() {
     ["Machine", (one) => el("a", { href: link(one), text: named(one) })],
     ["Format", "weights"],
     ["Paid", "paid"],
-    ["A month", (one) => money(one.usd_month), true],
-    ["Probability", (one) => `${Math.floor(100 * one.probability)} %`, true],
-    ["Carries", (one) => `${number(capacity(one))}${one.capacity_is_lower_bound ? " or more" : ""}`, true],
+    ["A month", (one) => opens(money(one.usd_month), monthLines(one)), true],
+    ["Probability", (one) => opens(`${Math.floor(100 * one.probability)} %`, chanceLines(one)), true],
+    ["Carries", (one) => opens(`${number(capacity(one))}${one.capacity_is_lower_bound ? " or more" : ""}`, carriesLines(one)), true],
     ["Evidence", (one) => words(one.evidence_level)],
     ["", (one) => (one.role === "answer" ? "" : one.role)],
     ["", pin],
@@ -172,9 +172,18 @@ function redraw() {
   at("options").replaceChildren(rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Machines, table" }, table(rows, columns, { caption: "Machines", here: (one) => one.role === "answer" && one.rank === 1 })) : el("p", { class: "note", text: "No machine passes the filters." }));
   const chosen = found.options.filter((one) => pins.includes(keyOf(one)));
   at("pins-card").hidden = !chosen.length;
-  const lines = [["A month", (one) => money(one.usd_month)], ["Purchase", (one) => money(one.usd_purchase)], ["Probability of the SLO", (one) => `${Math.floor(100 * one.probability)} %`], ["Carries", (one) => number(capacity(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => time(one.ttft_mean_ms)], ["TPOT", (one) => time(one.tpot_mean_ms)], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
+  const lines = [["A month", (one) => opens(money(one.usd_month), monthLines(one))], ["Purchase", (one) => money(one.usd_purchase)], ["Probability of the SLO", (one) => opens(`${Math.floor(100 * one.probability)} %`, chanceLines(one))], ["Carries", (one) => opens(number(capacity(one)), carriesLines(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => time(one.ttft_mean_ms)], ["TPOT", (one) => time(one.tpot_mean_ms)], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
   at("pins").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pinned machines, table" }, el("table", {}, el("thead", {}, el("tr", {}, el("td"), chosen.map((one) => el("th", { scope: "col", text: `${named(one)} ${one.paid}` })))), el("tbody", {}, lines.map(([title, write]) => el("tr", {}, el("th", { scope: "row", text: title }), chosen.map((one) => el("td", {}, write(one) ?? "–"))))))));
 }
+
+/** The arithmetic of an option's numbers. */
+const monthLines = (one) => [
+  Object.entries(one.month_lines).filter(([, usd]) => usd).map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + "),
+  one.usd_purchase && `Purchase ${money(one.usd_purchase)}; it is written off over ${whole(found.terms.horizon_months)} months, ${Math.round(100 * found.terms.residual_share)} % are left.`,
+  ...Object.entries(one.price_sources).map(([name, price]) => `${titles.get(name) ?? name}: ${money(price.usd)} per ${price.per}, ${price.dates.at(-1)}.`),
+];
+const chanceLines = (one) => [`Probability that ${number(found.load)} ${found.unit} meet all limits.`, ...one.slo.map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}.`)];
+const carriesLines = (one) => [`The largest load within the SLO with ${Math.round(100 * found.probability_wanted)} % probability${one.capacity_is_lower_bound ? "; more was not tried" : one.limited_by ? `; then it exceeds ${one.limited_by}` : ""}.`, one.headroom > 0 && `${number(capacity(one))} / ${number(found.load)} = ${Math.round(100 * one.headroom)} % more than asked.`];
 
 /** The page that answers this machine at its share of the load. */
 function link(one) {

@@ -1,25 +1,27 @@
 // Up to four plans side by side, and what makes them differ.
 
 import { el, money, number, time, whole } from "./dom.js";
-import { glossed, LEVELS, plain } from "./words.js";
+import { glossed, LEVELS, opens, plain } from "./words.js";
 
 const asIs = (value) => value;
 const percent = (value) => (value >= 0.99 ? "99 % or more" : `${Math.floor(100 * value + 1e-9)} %`);
-/** Rows: [title, field, how it is written, 1 where more is better and -1 where less is]. */
+const range = (plan, field, write) => `90 % range ${write(plan[`${field}_low`])} to ${write(plan[`${field}_high`])}.`;
+const safe = (plan) => `Users within the SLO: ${whole(plan.users_at_95)} with 95 %, ${whole(plan.users_at_80)} with 80 %, ${whole(plan.users_at_50)} with 50 % probability.`;
+/** Rows: [title, field, how it is written, 1 where more is better and -1 where less is, its arithmetic of a plan and the users]. */
 const ROWS = [
-  ["SLO is met with", "probability", percent, 1],
-  ["People within the SLO at 95 %", "users_at_95", whole, 1],
+  ["SLO is met with", "probability", percent, 1, (plan, users) => [`Probability that ${whole(users)} users stay within the limits of TPOT and TTFT.`, safe(plan)]],
+  ["People within the SLO at 95 %", "users_at_95", whole, 1, (plan) => [safe(plan)]],
   ["Layout", "layout", asIs],
   ["Engine", "engine", asIs],
   ["KV cache", "cache", asIs],
-  ["First token (TTFT)", "ttft_mean_ms", time, -1],
-  ["Each further token (TPOT)", "tpot_mean_ms", time, -1],
-  ["Tokens/s of all", "output_tokens_per_s", number, 1],
-  ["Requests in the KV pool", "requests_held", (value) => whole(Math.min(value, 1e9)), 1],
-  ["A month", "usd_month", money, -1],
+  ["First token (TTFT)", "ttft_mean_ms", time, -1, (plan, users) => [`Mean TTFT of ${whole(users)} users in a closed loop, waiting included.`, range(plan, "ttft_mean_ms", time)]],
+  ["Each further token (TPOT)", "tpot_mean_ms", time, -1, (plan) => [`${number(1000 / plan.tpot_mean_ms)} tokens/s of each while the answer streams.`, range(plan, "tpot_mean_ms", time)]],
+  ["Tokens/s of all", "output_tokens_per_s", number, 1, (plan, users) => [`${whole(users)} × ${number(plan.output_tokens_per_s / users)} tokens/s: output tokens over the whole time, with prompts and waiting.`, range(plan, "output_tokens_per_s", number)]],
+  ["Requests in the KV pool", "requests_held", (value) => whole(Math.min(value, 1e9)), 1, () => ["Tokens of the KV pool / tokens of a request, prompt and answer."]],
+  ["A month", "usd_month", money, -1, (plan) => [`${termOf(plan.paid) === "buy" ? "Purchase over its months, power and running costs" : "Rent of every hour"}; the tab Money of the plan has each line.`]],
   ["Paid", "paid", asIs],
-  ["1 M answer tokens", "usd_per_million_output_tokens", money, -1],
-  ["kW at the wall", "kw", number, -1],
+  ["1 M answer tokens", "usd_per_million_output_tokens", money, -1, (plan) => [`${money(plan.usd_month)} / ${number(plan.usd_month / plan.usd_per_million_output_tokens)} M output tokens a month, at the mean load of a day.`]],
+  ["kW at the wall", "kw", number, -1, () => ["Power of accelerators and host, with the losses of the supply."]],
   ["Evidence level", "evidence_level", (value) => LEVELS[value] ?? value],
 ];
 /** A month bought and a month rented are no equal terms. */
@@ -35,11 +37,12 @@ function bestOf(plans, field, better) {
   return first[field] !== second[field] && known.every((one) => one === first || apart(one)) ? first : null;
 }
 
-function cell(plan, [, field, write], best) {
+function cell(plan, [, field, write, , lines], best, users) {
   const value = plan[field];
   if (value === null || value === undefined || value === "") return "–";
-  const range = plan[`${field}_low`] && el("small", { text: ` ${write(plan[`${field}_low`])} to ${write(plan[`${field}_high`])}` });
-  return [plan === best ? el("strong", { text: `${write(value)} ★` }) : write(value), range].filter(Boolean);
+  const ends = plan[`${field}_low`] && el("small", { text: ` ${write(plan[`${field}_low`])} to ${write(plan[`${field}_high`])}` });
+  const shown = plan === best ? el("strong", { text: `${write(value)} ★` }) : write(value);
+  return [lines ? opens(shown, lines(plan, users)) : shown, ends].filter(Boolean);
 }
 
 export function drawCompare(into, found, { names, drop, open, places, refused }) {
@@ -52,7 +55,7 @@ export function drawCompare(into, found, { names, drop, open, places, refused })
   const rows = (found ? ROWS : []).map((row, number) => {
     const [title, field, , better] = row;
     const best = bestOf(found.plans, field, better);
-    const of = (place) => (places.includes(place) ? cell(found.plans[places.indexOf(place)], row, best) : number ? "–" : "no answer");
+    const of = (place) => (places.includes(place) ? cell(found.plans[places.indexOf(place)], row, best, found.users) : number ? "–" : "no answer");
     return el("tr", {}, el("th", { scope: "row" }, glossed(title)), names.map((_, place) => el("td", {}, of(place))));
   });
   const causes = found ? Object.entries(found.causes).map(([name, why]) => el("div", {}, el("h3", { text: `${name}, beside ${found.plans[0].plan}` }), el("ul", {}, why.map((line) => el("li", { text: line.trim() }))))) : [];

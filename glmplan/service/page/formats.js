@@ -1,8 +1,9 @@
 // All formats of the model on this machine, one question for each, drawn as they come.
 
-import { ask, at, el, number, span, whole } from "./dom.js";
-import { verdictWords } from "./verdict.js";
+import { ask, at, el, number, span, time, whole } from "./dom.js";
+import { eachLines, verdictWords } from "./verdict.js";
 import { asked, modelOf } from "./state.js";
+import { opens } from "./words.js";
 
 const FIRST = 8;
 
@@ -19,16 +20,20 @@ function row(name, bits, answer, users, { chosen, take }) {
   const cells = (...found) => found.map((one) => el("td", { class: "n" }, one));
   const head = el("th", { scope: "row" }, name, el("small", { text: ` ${number(bits)} bits` }));
   if (answer.refused) return el("tr", { class: "no" }, head, el("td", { colspan: 5, text: answer.refused }), el("td"));
-  const load = answer.users.find((one) => one.users === users)?.output_tokens_per_s_per_request;
+  const found = answer.users.find((one) => one.users === users);
+  const load = found?.output_tokens_per_s_per_request;
   const short = answer.memory?.short_gib > 0 ? `${number(answer.memory.short_gib)} GiB short on an accelerator` : answer.unknown[0] ?? "";
   const fits = answer.safe;
+  const limits = fits && `TPOT of ${time(fits.target_tpot_ms)}${fits.target_ttft_ms ? `, TTFT of ${time(fits.target_ttft_ms)}` : ""}`;
+  const pool = answer.memory?.requests_held && `The KV pool holds ${whole(answer.memory.requests_held)} requests: ${whole(answer.memory.kv_pool_tokens.value)} / ${whole(answer.question.input_tokens + answer.question.output_tokens)} tokens.`;
+  const chance = fits && found?.ttft_mean_ms && `Probability that ${whole(users)} users stay within ${limits}; expected ${time(found.tpot_mean_ms?.value)} and ${time(found.ttft_mean_ms.value)}.`;
   return el(
     "tr",
     { class: chosen ? "here" : fits ? "" : "no" },
     head,
-    el("td", {}, verdictWords(answer)),
+    el("td", {}, opens(verdictWords(answer), [chance, !fits && answer.headline])),
     el("td", {}, answer.question.engine, el("small", { text: ` ${answer.evidence}` })),
-    ...(fits ? cells(whole(fits.users), whole(fits.expected), load ? `${number(load.value)} (${span(load)})` : "–") : [el("td", { class: "n", colspan: 3, text: short })]),
+    ...(fits ? cells(opens(whole(fits.users), [`Users within ${limits} with ${Math.round(100 * fits.probability)} % probability.`, pool]), opens(whole(fits.expected), [`Users within ${limits} at the expected speed.`, pool]), load ? opens(`${number(load.value)} (${span(load)})`, eachLines(found)) : "–") : [el("td", { class: "n", colspan: 3, text: short })]),
     el("td", {}, chosen ? "shown" : el("button", { type: "button", class: "small", text: "Use", "aria-label": `Use ${name}`, click: () => take({ weights: name }) })),
   );
 }

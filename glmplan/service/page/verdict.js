@@ -113,6 +113,11 @@ function figure(name, value, unit, bar, lines) {
   return el("details", { class: "figure" }, el("summary", {}, el("span", { text: name }), el("span", { class: "big" }, el("b", { text: value }), unit && ` ${unit}`), bar), el("div", { class: "note" }, lines.map((text) => el("p", {}, glossed(text)))));
 }
 
+/** The arithmetic of the speed of each. */
+export function eachLines({ tpot_mean_ms: tpot, output_tokens_per_s_per_request: each }) {
+  return [tpot && `1000 ms / ${number(tpot.value)} ms of TPOT; prompts and waiting are not in it.`, `90 % range ${span(each)}${each.inner_low ? `, 50 % range ${number(each.inner_low)} to ${number(each.inner_high)}` : ""}.`].filter(Boolean);
+}
+
 export function drawFigures(answer, users) {
   const row = answer.users.find((one) => one.users === users);
   const { safe, memory, context, question } = answer;
@@ -123,7 +128,7 @@ export function drawFigures(answer, users) {
   const all = row.output_tokens_per_s;
   const user = row.output_tokens_per_s_per_user;
   const found = [];
-  if (each) found.push(figure("Each, while the answer streams", number(each.value), "tok/s", rangeBar(each, safe && 1000 / safe.target_tpot_ms), [`1000 ms / ${number(row.tpot_mean_ms.value)} ms of TPOT; prompts and waiting are not in it.`, `90 % range ${span(each)}${each.inner_low ? `, 50 % range ${number(each.inner_low)} to ${number(each.inner_high)}` : ""}.`]));
+  if (each) found.push(figure("Each, while the answer streams", number(each.value), "tok/s", rangeBar(each, safe && 1000 / safe.target_tpot_ms), eachLines(row)));
   if (all) found.push(figure("All together", number(all.value), "tok/s", rangeBar(all), [`${whole(users)} × ${number(user?.value)} tokens/s: output tokens over the whole time, with prompts and waiting.`, `90 % range ${span(all)}.`]));
   if (row.ttft_mean_ms) found.push(figure("First token after", time(row.ttft_mean_ms.value), "", rangeBar(row.ttft_mean_ms, safe?.target_ttft_ms), [`Mean TTFT of ${whole(users)} prompts of ${whole(question.input_tokens)} tokens in a closed loop, waiting included.`, `90 % range ${time(row.ttft_mean_ms.low)} to ${time(row.ttft_mean_ms.high)}.`]));
   if (memory?.requests_held) found.push(figure("KV pool holds", whole(memory.requests_held), memory.requests_held === 1 ? "request" : "requests", null, [`${whole(memory.kv_pool_tokens.value)} tokens (${whole(memory.kv_pool_tokens.low)} to ${whole(memory.kv_pool_tokens.high)}) / ${whole(question.input_tokens + question.output_tokens)} tokens of a request.`]));

@@ -43,6 +43,13 @@ export function glossed(text) {
   });
 }
 
+/** A value of a table that opens its arithmetic; a value without one is text. */
+export function opens(shown, lines) {
+  const told = lines.filter(Boolean);
+  if (!told.length) return shown;
+  return el("details", { class: "cell" }, el("summary", {}, shown), el("div", { class: "note" }, told.map((text) => el("p", {}, glossed(text)))));
+}
+
 /** Evidence levels as the command line writes them. */
 export const LEVELS = {
   site: "measured here", configuration: "measured", release: "other version", group: "other layout", group_release: "other layout and version",
@@ -55,7 +62,8 @@ export function plain(message) {
   return message
     .replace(/^[a-z_.\d]+(, item \d+)?: /, "")
     .replaceAll(/: `glmplan fit` shows the shortfall/g, "")
-    .replaceAll(/,? ?\(?see `glmplan [^`]*`\)?/g, "")
+    .replaceAll(/[;,]? ?\(?see `glmplan [^`]*`\)?/g, "")
+    .replace(/[;,] or give (its|a) .*$/s, "")
     .replaceAll(/`glmplan (\w+)[^`]*`/g, "the command glmplan $1")
     .replaceAll(/`([a-z_\d]+)`/g, (_, field) => `“${nameOf(field)}”`);
 }
