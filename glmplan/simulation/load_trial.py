@@ -582,15 +582,28 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
       only the burst of users who begin recorded conversations together is left out. A stream that begins in a burst
       settles more slowly.
 
+    Notes
+    -----
+    Conversations settle when the first ones have ended: only then does the pool hold what it holds from then on. A full
+    one that evicts prefixes makes requests longer, so that more conversations overlap. Within the first conversation
+    of each user a load passes at which the cache no longer helps later.
+
     Examples
     --------
     >>> judged_requests(Traffic(kind="poisson", rate=1.0)), judged_requests(Traffic(kind="closed", users=8))
     ((200, 1700), (8, 408))
+    >>> judged_requests(Traffic(kind="sessions", users=50, turns=8))
+    (400, 1900)
     >>> judged_requests(Traffic(kind="trace", file="t.csv"))[0]
     0
     """
     if at.kind == "trace":
         return at.users or 0, LARGEST
+    if at.kind == "sessions":
+        # requests of the conversations that begin before the first of them ends; an answer takes about a tool's wait
+        lasts = at.users or (at.rate or 0.0) * 2 * at.turns * at.tool_wait
+        skipped = max(math.ceil(at.turns * lasts), UNJUDGED)
+        return skipped, skipped + max(settled, 2 * skipped)
     if at.users is not None:
         return at.users, settled_requests(at.users)
     skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))

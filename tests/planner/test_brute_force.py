@@ -24,8 +24,8 @@ from glmplan.purchase.size import sized
 from glmplan.purchase.size_question import read_size
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_trial import try_load
-from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.seeds import stream_seed
+from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
 #: relative difference of loads, or of the bounds that they meet, and difference in users, up to which answers agree [-]
@@ -125,41 +125,52 @@ def test_safe_and_size_agree_with_brute_force(question):
 
 #: kinds of question: model, machine, traffic, SLO, and options of traffic and plan
 KINDS: tuple[tuple[str, str, str, str, dict[str, Any], dict[str, Any]], ...] = (
-    ("llama-3.1-8b", "1xh100-sxm", "closed:1", "ttft p95 < 0.3 s, tpot p95 < 14 ms", {"input": 1024, "output": 128}, {}),
+    ("llama-3.1-8b", "1xh100-sxm", "closed:1", "ttft p95 < 0.3 s, tpot p95 < 14 ms", {"output": 128}, {}),
     ("llama-3.1-8b", "1xh100-sxm", "poisson:1/s", "ttft p95 < 1 s, tpot p95 < 30 ms", {}, {}),
     ("qwen3-32b", "2xh100-sxm", "poisson:1/s", "ttft mean < 1 s", {}, {}),
     ("gpt-oss-20b", "1xrtx-pro-6000-ws", "poisson:1/s", "e2e p95 < 20 s", {"output_cv": 0.5}, {}),
-    ("mistral-7b", "1xa100-sxm-80gb", "poisson:1/s", "itl p99 < 60 ms", {}, {}),
+    ("mistral-7b", "1xa100-80gb-sxm", "poisson:1/s", "itl p99 < 60 ms", {}, {}),
     ("llama-3.1-8b", "1xrtx-4090", "poisson:1/s", "tpot p95 < 60 ms", {}, {}),
     ("llama-3.1-8b", "1xh100-sxm", "constant:1/s", "ttft p95 < 1 s, tpot p95 < 30 ms", {"jitter": 0.2}, {}),
     ("llama-3.1-8b", "1xh100-sxm", "gamma:1/s,cv=3", "ttft p95 < 2 s, tpot p95 < 40 ms", {}, {}),
     ("llama-3.1-70b", "4xh100-sxm", "onoff:1/s,on=10,off=30", "ttft p95 < 2 s", {}, {}),
     ("gpt-oss-120b", "2xh100-sxm", "daily:1/s", "ttft p95 < 2 s, tpot p95 < 40 ms", {}, {}),
-    ("qwen3-30b-a3b", "1xh100-sxm", "sessions:1", "ttft p95 < 2 s, tpot p95 < 40 ms", {"input": 500, "output": 200}, {}),
+    ("qwen3-30b-a3b", "1xh100-sxm", "sessions:1", "ttft p95 < 2 s, tpot p95 < 40 ms", {"output": 200}, {}),
     ("glm-4.5-air", "4xh100-sxm", "poisson:1/s", "ttft p95 < 3 s, tpot p95 < 60 ms", {}, {"tp": 1, "dp": 4}),
-)  # fmt: skip
-#: services whose quantiles are evenly spread over the slowest fifth [-]
-SERVICES, SLOWEST = 60, 0.2
+)
+#: parts of the spread of services [-], and how many in a row decide that all slower ones fail or all quicker ones keep
+PARTS, IN_A_ROW = 1000, 10
 
 
-def kept_at(described: Described, traffic: Traffic, targets: Any, load: float, services: int = SERVICES) -> float:
+def kept_at(described: Described, traffic: Traffic, targets: Any, load: float) -> float:
     """Return the share of services that keep the SLO at a load, each with its own arrivals.
 
-    Services quicker than the slowest fifth are taken to keep it: loads of interest are kept by 90 % and more.
+    The parts of the spread are tried from the 95 % quantile outwards: quicker ones until ten in a row keep the SLO,
+    slower ones until ten in a row fail.
     """
     service, middle = described.service, try_load(described.service, traffic, targets, load, stream_seed(99)).summary
     users = described.in_flight(traffic.at_load(load), middle)
-    failed = 0
-    for number in range(services):
-        share = 1.0 - SLOWEST * (number + 0.5) / services
-        level = described.draws(share, 0, users).level
+
+    def keeps(part: int) -> bool:
+        level = described.draws((part + 0.5) / PARTS, 0, users).level
         one = service.scaled(level.step).with_room(level.room, traffic)
-        trial = try_load(one, traffic, targets, load, stream_seed(7, number), late=level.wait / level.step)
-        failed += trial.margin > 0
-    return 1.0 - SLOWEST * failed / services
+        return try_load(one, traffic, targets, load, stream_seed(7, part), late=level.wait / level.step).margin <= 0
+
+    def tried(parts: range, ends: bool) -> tuple[int, int]:
+        found: list[bool] = []
+        for part in parts:
+            found.append(keeps(part))
+            if found[-IN_A_ROW:] == [ends] * IN_A_ROW:
+                break
+        return sum(found), len(found)
+
+    start = round(0.95 * PARTS)
+    slower, _ = tried(range(start, PARTS), False)
+    quicker, looked = tried(range(start - 1, -1, -1), True)
+    return (start - looked + quicker + slower) / PARTS
 
 
-def kept_around(kind: tuple[Any, ...], services: int = SERVICES) -> tuple[Any, dict[float, float]]:
+def kept_around(kind: tuple[Any, ...]) -> tuple[Any, dict[float, float]]:
     """Return the answer of `safe`, and the shares of services that keep the SLO below, at and above it."""
     model, on, words, slo, fields, options = kind
     traffic, targets = parse_traffic(words, **fields), parse_slo(slo)
@@ -170,7 +181,7 @@ def kept_around(kind: tuple[Any, ...], services: int = SERVICES) -> tuple[Any, d
         loads = {1.0 + step * SAME: max(round(found.load * (1 + step * SAME)), found.load + step, 1)
                  if step > 0 else max(min(round(found.load * (1 + step * SAME)), found.load + step), 1)
                  for step in (-1, 0, 1)}  # fmt: skip
-    return found, {by: kept_at(described, traffic, targets, load, services) for by, load in loads.items()}
+    return found, {by: kept_at(described, traffic, targets, load) for by, load in loads.items()}
 
 
 def kinds() -> int:
