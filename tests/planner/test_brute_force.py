@@ -123,6 +123,8 @@ def test_safe_and_size_agree_with_brute_force(question):
     assert disagreements(question) == []
 
 
+#: new tokens of a turn
+_TURNS = {"input": 500, "output": 200}
 #: kinds of question: model, machine, traffic, SLO, and options of traffic and plan
 KINDS: tuple[tuple[str, str, str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("llama-3.1-8b", "1xh100-sxm", "closed:1", "ttft p95 < 0.3 s, tpot p95 < 14 ms", {"output": 128}, {}),
@@ -135,7 +137,7 @@ KINDS: tuple[tuple[str, str, str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("llama-3.1-8b", "1xh100-sxm", "gamma:1/s,cv=3", "ttft p95 < 2 s, tpot p95 < 40 ms", {}, {}),
     ("llama-3.1-70b", "4xh100-sxm", "onoff:1/s,on=10,off=30", "ttft p95 < 2 s", {}, {}),
     ("gpt-oss-120b", "2xh100-sxm", "daily:1/s", "ttft p95 < 2 s, tpot p95 < 40 ms", {}, {}),
-    ("qwen3-30b-a3b", "1xh100-sxm", "sessions:1", "ttft p95 < 2 s, tpot p95 < 40 ms", {"output": 200}, {}),
+    ("qwen3-30b-a3b", "1xh100-sxm", "sessions:1,turns=8", "ttft p95 < 2 s, tpot p95 < 40 ms", _TURNS, {}),
     ("glm-4.5-air", "4xh100-sxm", "poisson:1/s", "ttft p95 < 3 s, tpot p95 < 60 ms", {}, {"tp": 1, "dp": 4}),
 )
 #: parts of the spread of services [-], and how many in a row decide that all slower ones fail or all quicker ones keep

@@ -240,6 +240,17 @@ def test_conversations_are_counted_in_full_at_the_answer_and_by_the_slow_service
     assert next(broken) == found + 1
 
 
+def test_a_safe_number_of_sessions_keeps_the_slo_for_as_long_as_it_lasts():
+    """Evicted prefixes make requests longer, so that more conversations overlap: slowly, over several of them."""
+    table = StepTable.affine(base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=9e-5)
+    service = Service(table, KvPool(136_000), EngineSettings(prefix_caching=True))
+    traffic, targets = parse_traffic("sessions:1,turns=8", input=500, output=200), parse_slo("ttft p95 < 2 s")
+    users = int(safe_load(service, traffic, targets).load)
+    long = simulate(service, traffic.at_load(users), requests=users * 8 * 12, warmup=users * 8 * 2, seed=5)
+    assert users > 10
+    assert long.summary["ttft_p95_ms"] < 2000
+
+
 def _trace(file: Path, arrivals: list[float]) -> Traffic:
     rows = "".join(f"{at},1000,100\n" for at in arrivals)
     file.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")

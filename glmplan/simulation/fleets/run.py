@@ -178,7 +178,7 @@ class _FleetRun:
         self.fleet.models = of_tenants
         drafts = {of: service.settings.acceptance for of, service in zip(of_groups, services, strict=True)}
         self.sources = [
-            request_source(kind, options.requests, np.random.default_rng(seed), drafts[of], self.lag)
+            request_source(kind, options.requests, np.random.default_rng(seed), drafts[of], self.lag, self._ranks(of))
             for kind, seed, of in zip(kinds, seeds, of_tenants, strict=True)
         ]
         self.until = options.duration + self.lag
@@ -188,6 +188,17 @@ class _FleetRun:
         self.served = np.zeros(len(spec.group), dtype=np.int64)
         self.kept: list[dict[str, np.ndarray]] = []
         self.end = 0.0
+
+    def _ranks(self, model: int) -> int:
+        """Return the ranks in lockstep of a model, to which users who send at the same instant come together."""
+        found = [
+            (service.settings, group.replicas)
+            for service, group, of in zip(self.services, self.spec.group, self.spec.models()[0], strict=True)
+            if of == model
+        ]
+        if any(settings.lockstep == 1 for settings, _ in found):
+            return 1
+        return sum((settings.replicas - settings.prefill_replicas) * count for settings, count in found)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
