@@ -190,7 +190,10 @@ class _FleetRun:
         self.end = 0.0
 
     def _ranks(self, model: int) -> int:
-        """Return the ranks in lockstep of a model, to which users who send at the same instant come together."""
+        """Return the ranks in lockstep of a model.
+
+        Users who send at the same instant come to them together.
+        """
         found = [
             (service.settings, group.replicas)
             for service, group, of in zip(self.services, self.spec.group, self.spec.models()[0], strict=True)

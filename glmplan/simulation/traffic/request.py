@@ -155,9 +155,10 @@ def mark(request: Request, tenant: int, tenants: int, priority: int) -> Request:
 
 
 def merged(streams: Sequence[Iterator[Request]], priorities: Sequence[int], until: Seconds) -> Iterator[Request]:
-    """Merge the requests of tenants by arrival and mark them; the first tenant goes first.
+    """Merge the requests of tenants by arrival, and mark them.
 
     - `until`: Last arrival.
+    - Yields: Requests; of equal arrivals that of the first tenant first.
 
     Examples
     --------
