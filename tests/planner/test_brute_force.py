@@ -217,7 +217,7 @@ def main(count: int) -> int:
             break
     print("\n".join(wrong))
     print(f"{looked} questions, {len(wrong)} answers differ by more than {SAME:.0%}")
-    return math.ceil(len(wrong) / max(looked, 1))
+    return math.ceil(len(wrong) / max(looked, 1)) + kinds()
 
 
 if __name__ == "__main__":
