@@ -97,7 +97,7 @@ fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers and 2,000 wrong v
 rules: $(READY_DEV)  ## Draw 10,000 plans at random; none that fits may break a rule of its engine.
 	GLMPLAN_PLANS=10000 $(RUN) -m pytest -n $(JOBS) tests/planner/test_no_plan_breaks_a_rule.py
 
-agreement: $(READY_DEV)  ## Compare the forms of 500 plans, and a hundred answers of safe and size with brute force (fifteen minutes).
+agreement: $(READY_DEV)  ## Compare the forms of 500 plans, a hundred answers of safe and size, and twelve kinds of traffic, with brute force (half an hour).
 	GLMPLAN_PLANS=500 $(RUN) -m pytest tests/planner/test_every_form_agrees.py
 	@$(RUN) tests/planner/test_brute_force.py 100
 

@@ -409,7 +409,7 @@ def traffic_run(
     - `ends`: Simulate both bounds of the intervals too.
     """
     from glmplan.planner.service import inputs_of, service_of
-    from glmplan.simulation.load_trial import exceeded
+    from glmplan.simulation.load_trial import exceeded, judged_requests
     from glmplan.simulation.simulate import LARGEST
 
     holding, traffic = scored.holding, traffic.busiest
@@ -422,6 +422,8 @@ def traffic_run(
     warm = min(int(_WARM * count), count - 1)
     if traffic.kind == "trace":
         count, warm = LARGEST, 0
+    elif traffic.kind == "sessions":
+        warm, count = judged_requests(traffic)
     least = described.service.pool.block_size + asked.request_tokens
     found = _runs(described, traffic, count, warm, least, ends=ends)
     middle = found.middle

@@ -403,6 +403,7 @@ _LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
 UNFINISHED = 1e-9  # margin of a run that ended once its SLO could not be met: the amount is not known
 UNJUDGED = 200  # first requests of a synthetic stream, which are not judged
+_MOST_SKIPPED = 10_000  # requests of conversations that are not judged at most
 SETTLED = 1500  # requests of an open stream that are judged
 _QUEUED = 0.01  # share of a run that requests wait from which it is looked whether the queue grows without end
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
@@ -582,15 +583,28 @@ def judged_requests(at: Traffic, settled: int = SETTLED) -> tuple[int, int]:
       only the burst of users who begin recorded conversations together is left out. A stream that begins in a burst
       settles more slowly.
 
+    Notes
+    -----
+    Conversations settle when the first ones have ended: only then does the pool hold what it holds from then on. A full
+    one that evicts prefixes makes requests longer, so that more conversations overlap. Within the first conversation
+    of each user a load passes at which the cache no longer helps later.
+
     Examples
     --------
     >>> judged_requests(Traffic(kind="poisson", rate=1.0)), judged_requests(Traffic(kind="closed", users=8))
     ((200, 1700), (8, 408))
+    >>> judged_requests(Traffic(kind="sessions", users=50, turns=8))
+    (400, 1900)
     >>> judged_requests(Traffic(kind="trace", file="t.csv"))[0]
     0
     """
     if at.kind == "trace":
         return at.users or 0, LARGEST
+    if at.kind == "sessions":
+        # requests of the conversations that begin before the first of them ends; an answer takes about a tool's wait
+        lasts = at.users or (at.rate or 0.0) * 2 * at.turns * at.tool_wait
+        skipped = min(max(math.ceil(at.turns * lasts), UNJUDGED), _MOST_SKIPPED)
+        return skipped, skipped + max(settled, 2 * skipped)
     if at.users is not None:
         return at.users, settled_requests(at.users)
     skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
@@ -605,7 +619,7 @@ _DAY = 86_400.0  # [s]
 def default_requests(traffic: Traffic) -> int:
     """Return the requests that `simulate` runs by default.
 
-    Ten for each user of a closed loop, a whole day up to 200,000, else 1,000.
+    Ten for each user of a closed loop, a whole day up to 200,000, settled sessions, else 1,000.
 
     Examples
     --------
@@ -614,6 +628,8 @@ def default_requests(traffic: Traffic) -> int:
     """
     if traffic.kind == "closed" and traffic.users:
         return 10 * traffic.users
+    if traffic.kind == "sessions":
+        return judged_requests(traffic)[1]
     if traffic.kind == "daily" and traffic.rate:
         return max(min(round(traffic.rate * _DAY), _MOST_OF_A_DAY), 1000)
     return 1000
@@ -622,8 +638,9 @@ def default_requests(traffic: Traffic) -> int:
 def default_warmup(traffic: Traffic, targets: Sequence[Target], requests: int) -> int:
     """Return the requests at the start that an SLO does not count.
 
-    The first one of each user of a closed loop, unless users start one after another (`ramp`): all of them start
-    together, which happens once. Without an SLO every request counts.
+    The first one of each user of a closed loop, unless users start one after another (`ramp`), and the first
+    conversation of each user of sessions: all of them start together, which happens once. Without an SLO every request
+    counts.
 
     Examples
     --------
@@ -631,8 +648,14 @@ def default_warmup(traffic: Traffic, targets: Sequence[Target], requests: int) -
     >>> default_warmup(Traffic(kind="closed", users=8), parse_slo("ttft p95 < 2 s"), 80)
     8
     """
-    steady = traffic.kind == "closed" and traffic.users is not None and not traffic.ramp and targets
-    return traffic.users or 0 if steady and requests > (traffic.users or 0) else 0
+    if not targets:
+        return 0
+    begin = 0
+    if traffic.kind == "sessions":
+        begin = judged_requests(traffic)[0]
+    elif traffic.kind == "closed" and not traffic.ramp:
+        begin = traffic.users or 0
+    return begin if requests > begin else 0
 
 
 def enough(traffic: Traffic, rate: PerSecond) -> int:

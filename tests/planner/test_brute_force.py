@@ -1,6 +1,7 @@
 """`safe`, `size` and `kept` beside brute force: steady simulations at quantiles of the predictive distribution.
 
-The suite asks a fixed sample; `make agreement` asks a hundred questions drawn with a seed.
+The suite asks a fixed sample; `make agreement` asks a hundred questions drawn with a seed, and counts how many services
+keep the SLO at and around the answer for twelve kinds of traffic and SLO.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import numpy as np
 import pytest
 
 from glmplan.errors import GlmplanError
-from glmplan.planner.service import Described, loads_at
+from glmplan.planner.service import Described, loads_at, safe_of
 from glmplan.planner.traffic_search import described_under
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_question import read_size
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_trial import try_load
+from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.traffic.slo import parse_slo
-from glmplan.simulation.traffic.spec import Traffic
+from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
 #: relative difference of loads, or of the bounds that they meet, and difference in users, up to which answers agree [-]
 SAME, ONE_USER = 0.03, 1
@@ -121,6 +123,88 @@ def test_safe_and_size_agree_with_brute_force(question):
     assert disagreements(question) == []
 
 
+#: new tokens of a turn
+_TURNS = {"input": 500, "output": 200}
+#: kinds of question: model, machine, traffic, SLO, and options of traffic and plan
+KINDS: tuple[tuple[str, str, str, str, dict[str, Any], dict[str, Any]], ...] = (
+    ("llama-3.1-8b", "1xh100-sxm", "closed:1", "ttft p95 < 0.3 s, tpot p95 < 14 ms", {"output": 128}, {}),
+    ("llama-3.1-8b", "1xh100-sxm", "poisson:1/s", "ttft p95 < 1 s, tpot p95 < 30 ms", {}, {}),
+    ("qwen3-32b", "2xh100-sxm", "poisson:1/s", "ttft mean < 1 s", {}, {}),
+    ("gpt-oss-20b", "1xrtx-pro-6000-ws", "poisson:1/s", "e2e p95 < 20 s", {"output_cv": 0.5}, {}),
+    ("mistral-7b", "1xa100-80gb-sxm", "poisson:1/s", "itl p99 < 60 ms", {}, {}),
+    ("llama-3.1-8b", "1xrtx-4090", "poisson:1/s", "tpot p95 < 60 ms", {}, {}),
+    ("llama-3.1-8b", "1xh100-sxm", "constant:1/s", "ttft p95 < 1 s, tpot p95 < 30 ms", {"jitter": 0.2}, {}),
+    ("llama-3.1-8b", "1xh100-sxm", "gamma:1/s,cv=3", "ttft p95 < 2 s, tpot p95 < 40 ms", {}, {}),
+    ("llama-3.1-70b", "4xh100-sxm", "onoff:1/s,on=10,off=30", "ttft p95 < 2 s", {}, {}),
+    ("gpt-oss-120b", "2xh100-sxm", "daily:1/s", "ttft p95 < 2 s, tpot p95 < 40 ms", {}, {}),
+    ("qwen3-30b-a3b", "1xh100-sxm", "sessions:1,turns=8", "ttft p95 < 2 s, tpot p95 < 40 ms", _TURNS, {}),
+    ("glm-4.5-air", "4xh100-sxm", "poisson:1/s", "ttft p95 < 3 s, tpot p95 < 60 ms", {}, {"tp": 1, "dp": 4}),
+)
+#: parts of the spread of services [-], and how many in a row decide that all slower ones fail or all quicker ones keep
+PARTS, IN_A_ROW = 1000, 10
+
+
+def kept_at(described: Described, traffic: Traffic, targets: Any, load: float) -> float:
+    """Return the share of services that keep the SLO at a load, each with its own arrivals.
+
+    The parts of the spread are tried from the 95 % quantile outwards: quicker ones until ten in a row keep the SLO,
+    slower ones until ten in a row fail.
+    """
+    service, middle = described.service, try_load(described.service, traffic, targets, load, stream_seed(99)).summary
+    users = described.in_flight(traffic.at_load(load), middle)
+
+    def keeps(part: int) -> bool:
+        level = described.draws((part + 0.5) / PARTS, 0, users).level
+        one = service.scaled(level.step).with_room(level.room, traffic)
+        return try_load(one, traffic, targets, load, stream_seed(7, part), late=level.wait / level.step).margin <= 0
+
+    def tried(parts: range, ends: bool) -> tuple[int, int]:
+        found: list[bool] = []
+        for part in parts:
+            found.append(keeps(part))
+            if found[-IN_A_ROW:] == [ends] * IN_A_ROW:
+                break
+        return sum(found), len(found)
+
+    start = round(0.95 * PARTS)
+    slower, _ = tried(range(start, PARTS), False)
+    quicker, looked = tried(range(start - 1, -1, -1), True)
+    return (start - looked + quicker + slower) / PARTS
+
+
+def kept_around(kind: tuple[Any, ...]) -> tuple[Any, dict[float, float]]:
+    """Return the answer of `safe`, and the shares of services that keep the SLO below, at and above it."""
+    model, on, words, slo, fields, options = kind
+    traffic, targets = parse_traffic(words, **fields), parse_slo(slo)
+    described, [traffic] = described_under(PlanRequest(model, on, **options), [traffic], usual=True, slo=slo)
+    found = safe_of(described, traffic, targets)
+    loads = {by: found.load * by for by in (1.0 - SAME, 1.0, 1.0 + SAME)}
+    if traffic.users is not None:
+        loads = {1.0 + step * SAME: max(round(found.load * (1 + step * SAME)), found.load + step, 1)
+                 if step > 0 else max(min(round(found.load * (1 + step * SAME)), found.load + step), 1)
+                 for step in (-1, 0, 1)}  # fmt: skip
+    return found, {by: kept_at(described, traffic, targets, load) for by, load in loads.items()}
+
+
+def kinds() -> int:
+    """Print the twelve kinds; return how many answers are more than 3 % from the load that 95 % keep."""
+    wrong = 0
+    for kind in KINDS:
+        try:
+            found, kept = kept_around(kind)
+        except GlmplanError as error:
+            print(f"{kind[:4]}: {error}")
+            wrong += 1
+            continue
+        below, at, above = kept.values()
+        held = below >= 0.95 >= above
+        wrong += not held
+        print(f"{' | '.join(kind[:4])}: {found.load:g} {found.unit}, kept {below:.1%} at 0.97, {at:.1%} at the answer, "
+              f"{above:.1%} at 1.03{'' if held else '  WRONG'}", flush=True)  # fmt: skip
+    print(f"{wrong} of {len(KINDS)} answers are more than 3 % from the load that 95 % of the services keep")
+    return wrong
+
+
 def main(count: int) -> int:
     looked, wrong = 0, list[str]()
     for question in questions(count * 2):
@@ -133,7 +217,7 @@ def main(count: int) -> int:
             break
     print("\n".join(wrong))
     print(f"{looked} questions, {len(wrong)} answers differ by more than {SAME:.0%}")
-    return math.ceil(len(wrong) / max(looked, 1))
+    return math.ceil(len(wrong) / max(looked, 1)) + kinds()
 
 
 if __name__ == "__main__":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
-from operator import attrgetter
+from itertools import islice
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from glmplan.simulation.fleets.control import Change, FleetControl
 from glmplan.simulation.fleets.spec import FleetSpec
 from glmplan.simulation.simulate import FLUSH, Service
 from glmplan.simulation.statistics import Meter, RecordWriter, RequestRows
-from glmplan.simulation.traffic.request import Request
+from glmplan.simulation.traffic.request import Request, mark, merged
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import Source, request_source
 from glmplan.simulation.traffic.spec import Traffic
@@ -180,7 +178,7 @@ class _FleetRun:
         self.fleet.models = of_tenants
         drafts = {of: service.settings.acceptance for of, service in zip(of_groups, services, strict=True)}
         self.sources = [
-            request_source(kind, options.requests, np.random.default_rng(seed), drafts[of], self.lag)
+            request_source(kind, options.requests, np.random.default_rng(seed), drafts[of], self.lag, self._ranks(of))
             for kind, seed, of in zip(kinds, seeds, of_tenants, strict=True)
         ]
         self.until = options.duration + self.lag
@@ -191,44 +189,39 @@ class _FleetRun:
         self.kept: list[dict[str, np.ndarray]] = []
         self.end = 0.0
 
+    def _ranks(self, model: int) -> int:
+        """Return the ranks in lockstep of a model.
+
+        Users who send at the same instant come to them together.
+        """
+        found = [
+            (service.settings, group.replicas)
+            for service, group, of in zip(self.services, self.spec.group, self.spec.models()[0], strict=True)
+            if of == model
+        ]
+        if any(settings.lockstep == 1 for settings, _ in found):
+            return 1
+        return sum((settings.replicas - settings.prefill_replicas) * count for settings, count in found)
+
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def _marked(self, tenant: int) -> Callable[[Request], Request]:
-        """Return the function that writes the tenant into a request."""
-        count, priority = len(self.sources), self.spec.tenant[tenant].priority
-
-        def mark(request: Request) -> Request:
-            request.tenant = tenant
-            request.number = request.number * count + tenant
-            request.priority += priority
-            if count > 1 and request.runs:
-                request.runs = tuple([((tenant, name), tokens) for name, tokens in request.runs])
-            return request
-
-        return mark
-
     def _arrivals(self) -> Iterator[Request]:
-        until, streams = self.until, []
-        for tenant, source in enumerate(self.sources):
-            stream = map(self._marked(tenant), source.arrivals) if self._marks(tenant) else source.arrivals
-            if until < math.inf:
-                stream = takewhile(lambda request: request.arrival <= until, stream)
-            streams.append(stream)
-        merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=attrgetter("arrival"))
-        return islice(merged, self.options.requests)
-
-    def _marks(self, tenant: int) -> bool:
-        return len(self.sources) > 1 or self.spec.tenant[tenant].priority > 0
+        priorities = [tenant.priority for tenant in self.spec.tenant]
+        streams = [source.arrivals for source in self.sources]
+        return islice(merged(streams, priorities, self.until), self.options.requests)
 
     def _after(self) -> Callable[[Request, float], Request | None] | None:
         if all(source.after is None for source in self.sources):
             return None
-        marks, sources, until = [self._marked(n) for n in range(len(self.sources))], self.sources, self.until
+        sources, until, count = self.sources, self.until, len(self.sources)
+        priorities = [tenant.priority for tenant in self.spec.tenant]
 
         def after(request: Request, now: float) -> Request | None:
             source: Source = sources[request.tenant]
             follow = source.after(request, now) if source.after is not None and now < math.inf else None
-            return marks[request.tenant](follow) if follow is not None and follow.arrival <= until else None
+            if follow is None or follow.arrival > until:
+                return None
+            return mark(follow, request.tenant, count, priorities[request.tenant])
 
         return after
 
@@ -282,7 +275,8 @@ class _FleetRun:
         for number, engine in engines:
             if not isinstance(engine, SkippingEngine) or not engine.segments:
                 continue
-            _, steps, seconds, slope, n, _, _, blocks = np.array(engine.segments).reshape(-1, 8).T
+            rows = np.fromiter(engine.segments, float, len(engine.segments)).reshape(-1, 8)
+            _, steps, seconds, slope, n, _, _, blocks = rows.T
             span = steps * (seconds + slope * (steps - 1) / 2)
             row = self.usage[fleet.group_of[number]]
             row[:3] += span.sum(), (n * span).sum(), (blocks * span).sum()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from glmplan.units import Seconds
 
-__all__ = ["Request", "apart"]
+__all__ = ["Request", "apart", "mark", "merged"]
 
 
 #: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
@@ -132,3 +132,52 @@ class Request:
         self.private = 0  # blocks of its own
         self.pins = _NOTHING  # shared content it holds, and how many blocks of it
         self.joined = self.token = -1
+
+
+def mark(request: Request, tenant: int, tenants: int, priority: int) -> Request:
+    """Write the tenant of a fleet into a request, and return it.
+
+    - `priority`: Added to its own.
+    - Returns: The request, with a number that no other tenant has.
+
+    Examples
+    --------
+    >>> one = mark(Request(3, 0.0, 100, 10), 1, 2, 5)
+    >>> one.number, one.tenant, one.priority
+    (7, 1, 5)
+    """
+    request.tenant = tenant
+    request.number = request.number * tenants + tenant
+    request.priority += priority
+    if tenants > 1 and request.runs:
+        request.runs = tuple([((tenant, name), tokens) for name, tokens in request.runs])
+    return request
+
+
+def merged(streams: Sequence[Iterator[Request]], priorities: Sequence[int], until: Seconds) -> Iterator[Request]:
+    """Merge the requests of tenants by arrival, and mark them.
+
+    - `until`: Last arrival.
+    - Yields: Requests; of equal arrivals that of the first tenant first.
+
+    Examples
+    --------
+    >>> streams = [iter([Request(0, 1.0, 1, 1), Request(1, 3.0, 1, 1)]), iter([Request(0, 1.0, 1, 1)])]
+    >>> [(one.number, one.arrival) for one in merged(streams, [0, 0], 2.0)]
+    [(0, 1.0), (1, 1.0)]
+    """
+    count = len(streams)
+    heads: list[Request | None] = [next(one, None) for one in streams]
+    times: list[float] = [_NEVER if one is None else one.arrival for one in heads]
+    while True:
+        first = 0
+        for tenant in range(1, count):
+            if times[tenant] < times[first]:
+                first = tenant
+        request = heads[first]
+        if request is None or times[first] > until:
+            return
+        following = next(streams[first], None)
+        heads[first] = following
+        times[first] = _NEVER if following is None else following.arrival
+        yield mark(request, first, count, priorities[first])

@@ -55,6 +55,15 @@ def test_a_fleet_of_one_group_is_the_service_with_replicas():
     np.testing.assert_allclose(mine, finish, atol=1e-9)
 
 
+def test_users_who_send_at_once_reach_ranks_in_lockstep_together():
+    settings = EngineSettings(max_num_seqs=32, replicas=4, lockstep=4, routing="least-loaded")
+    service = Service(TABLE, KvPool(100_000), settings, front_end=0.004)
+    fleet = {"router": {"routing": "least-requests"}, "group": [{"name": "a"}], "tenant": [tenant("closed:8")]}
+    found = run(fleet, service, duration=math.inf, requests=8)
+    assert found.requests is not None
+    assert len(np.unique(found.requests["arrival"].round(9))) == 2  # 8 users on 4 ranks, one of each at a time
+
+
 def test_two_models_do_not_share_replicas_and_have_slos_of_their_own():
     groups = [{"name": name, "model": name, "replicas": 2} for name in ("small", "large")]
     tenants = [tenant("poisson:5/s", name="s", model="small"), tenant("poisson:2/s", name="l", model="large")]
