@@ -426,7 +426,8 @@ def _lmdeploy(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, 
 def _exllamav3(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     terms = holding.terms
     where, notes = _repository(asked)
-    tokens = int(min(holding.pool, asked.users[-1] * context)) if holding.pool else context
+    # the server allocates its cache at start: what the pool surely holds
+    tokens = int(min(holding.pool.low / terms.decoding, asked.users[-1] * context))
     words = [f"python main.py --model-dir models --model-name {where.rpartition('/')[2]}"]
     words += [f"--max-seq-len {context}", f"--cache-size {max(tokens, context) // 256 * 256}"]
     words += [f"--cache-mode {kv}" for kv in _cache_words(asked, terms.kv)]

@@ -236,7 +236,8 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
 
 
 def _layout(row: dict[str, Any]) -> str:
-    return row["layout"] + (f" --mtp {row['speculative_tokens']}" if row["speculative_tokens"] else "")
+    drafted = row["speculative_tokens"]
+    return f"{row['layout']} --mtp {drafted}" if drafted else str(row["layout"])
 
 
 #: bits of a weight below which the quality of a format is pointed out [-]

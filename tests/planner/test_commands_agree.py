@@ -143,7 +143,7 @@ def _draw(generator: np.random.Generator) -> PlanRequest:
 
 def _row(asked: Asked, words: PlanRequest, users: int, holding: Holding) -> dict[str, str]:
     """The plan as a row of a table: its layout, cache format and graphs, and the words as they were typed."""
-    terms = holding.terms
+    terms, fraction = holding.terms, asked.settings.memory_fraction
     drafting = {"speculative": f"mtp-{terms.mtp}" if terms.mtp else "none"}
     if terms.mtp and asked.acceptance is not None and terms.mtp == asked.mtp:
         drafting["acceptance_length"] = repr(asked.acceptance)
@@ -163,6 +163,7 @@ def _row(asked: Asked, words: PlanRequest, users: int, holding: Holding) -> dict
         "input_tokens": str(asked.input_tokens),
         "output_tokens": str(asked.output_tokens),
         **{name: str(getattr(terms, name)) for name in ("tp", "pp", "dp", "ep", "dcp")},
+        **({"memory_fraction": repr(fraction)} if fraction is not None else {}),
         **drafting,
     }
 

@@ -24,19 +24,19 @@ def command(answer):
 
 def test_turbomind_takes_a_share_of_what_is_free_after_the_weights():
     full, half = (plan("llama-3.1-8b", "a100-80gb-sxm", engine="lmdeploy", memory_fraction=one) for one in (0.8, 0.4))
-    assert full.holding.pool == pytest.approx(2 * half.holding.pool, rel=1e-3)
-    assert plan("llama-3.1-8b", "a100-80gb-sxm", engine="lmdeploy").holding.pool == full.holding.pool
+    assert full.holding.pool.tokens == pytest.approx(2 * half.holding.pool.tokens, rel=1e-3)
+    assert plan("llama-3.1-8b", "a100-80gb-sxm", engine="lmdeploy").holding.pool.tokens == full.holding.pool.tokens
     # 6,214 blocks of 64 tokens for a model of the same cache whose image tower takes 0.6 GiB more, of which 0.8 were
     # cache: https://github.com/InternLM/lmdeploy/issues/3411
     seen = 6214 * 64 + 0.8 * 0.6 * 2**30 / 131072
-    assert full.holding.pool == pytest.approx(seen, rel=0.05)
+    assert full.holding.pool.tokens == pytest.approx(seen, rel=0.05)
 
 
 def test_turbomind_keeps_every_token_of_a_layer_with_a_window():
     answer = plan("gpt-oss-120b", "h200-sxm", engine="lmdeploy", context=131072, users="1")
     # 36 layers of two times eight heads of 64 values in BF16
     held = answer.holding
-    assert held.pool_bytes / held.pool == pytest.approx(36 * 2 * 8 * 64 * 2, rel=1e-3)
+    assert held.pool_bytes / held.pool.tokens == pytest.approx(36 * 2 * 8 * 64 * 2, rel=1e-3)
 
 
 def test_a_quantised_cache_of_turbomind_holds_two_numbers_for_each_head():
