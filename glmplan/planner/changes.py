@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
-from glmplan.catalog.engines.limitations import engine_names, load_engine
+from glmplan.catalog.engines.limitations import engine_names, engines_on, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule
+from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
+from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import Checkpoint
@@ -15,10 +18,10 @@ from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks
 from glmplan.errors import GlmplanError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.capacity import Holding, Terms, experts_on_host
-from glmplan.planner.formats import bits_of
+from glmplan.planner.formats import best_format, bits_of
 from glmplan.planner.layouts import check_apart
 from glmplan.planner.plan import LEAST_GAIN, Change, TrafficRun, as_well_known
-from glmplan.planner.question import DEFAULT_ENGINE, DEGREES, MLX_ENGINE, Asked
+from glmplan.planner.question import DEFAULT_ENGINE, DEGREES, MLX_ENGINE, Asked, read_words
 from glmplan.planner.ranking import Scored, deployment_of, load_of, needless_stages, shown_users
 from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import decides_plan, solve_under
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from glmplan.planner.users import Solution
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
+    from glmplan.request.plan import PlanRequest
     from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = [
@@ -251,10 +255,19 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     Other engines are included with `engines`, and if the plan does not fit or its model was not measured on its
     accelerator.
     """
+    found = _once(_changes(solution, engines=engines))
+    if solution.best.terms.blocked is None and solution.best.verdict != "does_not_fit":
+        return found
+    if any(one.change.verdict != "does_not_fit" for one in found):
+        return found
+    return (*found, *_elsewhere(solution))
+
+
+def _changes(solution: Solution, *, engines: bool) -> list[Looked]:
     asked, first = solution.asked, solution.ranked[0]
     verdict = verdict_of(asked, first)
     if first.holding.terms.blocked is not None:
-        return _once((*_own_choices(solution), *_other_checkpoints(solution), *_engines(solution)))
+        return [*_own_choices(solution), *_other_checkpoints(solution), *_engines(solution)]
     found: list[Looked] = [*_own_choices(solution), *_shorter(solution), *_roomier(solution, verdict)]
     for make in (_cache, _kernels, _drafting, _other_layouts, _apart):
         found += list(make(solution))
@@ -265,7 +278,7 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     found += _relatives(solution, verdict)
     if engines or verdict != "fits" or (first.alone and first.knowledge not in _MEASURED):
         found += _engines(solution)
-    return _once(found)
+    return found
 
 
 def _own_choices(solution: Solution) -> Iterator[Looked]:
@@ -611,6 +624,117 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
             what = f"{name} {checkpoint.name} (pruned: fewer experts, different quality)"
             yield looked_at("model", what, f"{name}-{checkpoint.name}", other)
             return
+
+
+#: GPUs of a server, servers of a machine, and GPUs above which a server is a rack, in a search for a machine [-]
+_COUNTS, _NODES, _RACK = (1, 2, 4, 8), (2, 4), 16
+#: memory of the next machine over that of one which is too small [-]
+_STEP = 1.1
+#: options that name a layout
+_OF_THE_LAYOUT = (*DEGREES, "disaggregated")
+
+
+def _elsewhere(solution: Solution) -> Iterator[Looked]:
+    """Return the best format of the machine, else the smallest machine.
+
+    Engine and format of the question are kept where a machine runs them; else the usual ones of the machine are taken.
+    """
+    asked = solution.asked
+    words = asked.request.but(**dict.fromkeys(_OF_THE_LAYOUT))
+    usual = words.but(engine=None, engine_version=None)
+    free = usual.but(model=asked.model.name, weights=None) if asked.model.name in model_names() else usual
+    if free != words:
+        try:
+            best = best_format(free, lambda one: _same_load(asked, one))
+        except GlmplanError:
+            best = asked
+        if best.checkpoint != asked.checkpoint or best.engine != asked.engine:
+            other = tried(best, solution.options)
+            if other is not None and _starts(other):
+                yield _moved(solution, other)
+                return
+    for question in dict.fromkeys((words, usual, free)):
+        for found in _larger(solution, question):
+            yield _moved(solution, found)
+            return
+
+
+def _same_load(asked: Asked, words: PlanRequest) -> Asked:
+    """Return a request with the lengths of another one."""
+    lengths = ("input_tokens", "output_tokens", "cached_tokens", "lengths_given")
+    return read_words(words).but(**{name: getattr(asked, name) for name in lengths})
+
+
+def _starts(other: Solution) -> bool:
+    """Return True if the best layout runs and holds a request."""
+    return other.best.terms.blocked is None and other.best.verdict != "does_not_fit"
+
+
+def _larger(solution: Solution, words: PlanRequest) -> Iterator[Solution]:
+    """Yield the plans of a request that fit, from the smallest machine on.
+
+    At most `_TRIALS` machines are tried.
+    """
+    least, trials = 0.0, 0
+    for memory, name, vendor, kind in _by_memory():
+        if memory < least or trials == _TRIALS:
+            continue
+        if words.engine is not None and solution.asked.engine not in engines_on(vendor=vendor, kind=kind):
+            continue
+        if vendor == "Apple" and solution.asked.engine != MLX_ENGINE:
+            continue  # another kind of machine
+        try:
+            asked = _same_load(solution.asked, words.but(on=name, part=None, host_memory=None))
+        except GlmplanError:
+            continue
+        if memory < checkpoint_bytes(asked.model, asked.checkpoint):
+            continue
+        trials += 1
+        other = tried(asked, solution.options)
+        if other is None or other.best.terms.blocked is not None:
+            continue
+        if other.best.verdict != "does_not_fit":
+            yield other
+        least = _STEP * memory
+
+
+@cache
+def _by_memory() -> tuple[tuple[float, str, str, str], ...]:
+    """Return memory, name, vendor and kind of machines, the smallest first.
+
+    Up to eight GPUs of published matrix rates, two and four servers of eight on a fabric, whole racks, and systems on a
+    chip.
+    """
+    hosts = [load_host(name) for name in host_names()]
+    boards = [one for one in hosts if one.scale_up is not None and one.accelerators_per_node == _COUNTS[-1]]
+    servers = {one.accelerator for one in boards}
+    found = []
+    for part in map(load_accelerator, accelerator_names()):
+        if not part.memory or part.kind not in ("gpu", "soc") or not (part.peak or part.rated or part.kind == "soc"):
+            continue
+        counts = _COUNTS if part.kind == "gpu" else _COUNTS[:1]
+        counts += tuple(nodes * _COUNTS[-1] for nodes in _NODES if part.name in servers)
+        sizes = {one.name: one.nodes * one.accelerators_per_node for one in hosts if one.accelerator == part.name}
+        racks = {name: count for name, count in sizes.items() if count > _RACK}
+        machines = racks or {f"{count}x{part.name}": count for count in counts}
+        found += [(part.memory * count, name, part.vendor, part.kind) for name, count in machines.items()]
+    return tuple(sorted(found))
+
+
+def _moved(solution: Solution, other: Solution) -> Looked:
+    """Return a plan with another machine, engine or format as a change."""
+    before, asked = solution.asked, other.asked
+    machine, moved = asked.machine, asked.machine.text != before.machine.text
+    what = [machine.text if machine.named else f"{machine.count} × {machine.accelerator.name}"] * moved
+    ask = [f"--on {machine.text}"] * moved
+    if asked.engine != before.engine:
+        what.append(asked.engine)
+        ask += [f"--engine {asked.engine}"] * (before.request.engine is not None)
+    if asked.checkpoint.name != before.checkpoint.name:
+        what.append(asked.checkpoint.name)
+        ask.append(f"--weights {asked.checkpoint.name}")
+    typed = any(getattr(before.request, name) for name in (*_OF_THE_LAYOUT, "part", "host_memory"))
+    return looked_at("machine", ", ".join(what), "" if typed else " ".join(ask), other)
 
 
 def _experts_kept(name: str) -> int:
