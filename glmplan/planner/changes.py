@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.limitations import engine_names, engines_on, load_engine
@@ -18,7 +19,7 @@ from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks
 from glmplan.errors import GlmplanError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.capacity import Holding, Terms, experts_on_host
-from glmplan.planner.formats import best_format, bits_of
+from glmplan.planner.formats import best_format, bits_of, format_open
 from glmplan.planner.layouts import check_apart
 from glmplan.planner.plan import LEAST_GAIN, Change, TrafficRun, as_well_known
 from glmplan.planner.question import DEFAULT_ENGINE, DEGREES, MLX_ENGINE, Asked, read_words
@@ -258,9 +259,10 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     found = _once(_changes(solution, engines=engines))
     if solution.best.terms.blocked is None and solution.best.verdict != "does_not_fit":
         return found
-    if any(one.change.verdict != "does_not_fit" for one in found):
+    fits = [one for one in found if one.change.verdict != "does_not_fit"]
+    if any(one.change.name != "accelerators" or one.asked.machine.count <= _COUNTS[-1] for one in fits):
         return found
-    return (*found, *_elsewhere(solution))
+    return _once((*found, *_elsewhere(solution)))
 
 
 def _changes(solution: Solution, *, engines: bool) -> list[Looked]:
@@ -630,6 +632,8 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
 _COUNTS, _NODES, _RACK = (1, 2, 4, 8), (2, 4), 16
 #: memory of the next machine over that of one which is too small [-]
 _STEP = 1.1
+#: bits of a weight from which losses of quality are small enough to offer a format that was not asked for [-]
+_FEWEST_BITS = 4.0
 #: options that name a layout
 _OF_THE_LAYOUT = (*DEGREES, "disaggregated")
 
@@ -638,6 +642,7 @@ def _elsewhere(solution: Solution) -> Iterator[Looked]:
     """Return the best format of the machine, else the smallest machine.
 
     Engine and format of the question are kept where a machine runs them; else the usual ones of the machine are taken.
+    Without a format in the question the smallest machine of the smallest usual format is a second one.
     """
     asked = solution.asked
     words = asked.request.but(**dict.fromkeys(_OF_THE_LAYOUT))
@@ -653,10 +658,13 @@ def _elsewhere(solution: Solution) -> Iterator[Looked]:
             if other is not None and _starts(other):
                 yield _moved(solution, other)
                 return
-    for question in dict.fromkeys((words, usual, free)):
-        for found in _larger(solution, question):
-            yield _moved(solution, found)
-            return
+    found = next((one for question in dict.fromkeys((words, usual, free)) for one in _larger(solution, question)), None)
+    if found is not None:
+        yield _moved(solution, found)
+    smaller = [one for one in asked.model.checkpoints if one.form == "safetensors" and bits_of(one) >= _FEWEST_BITS]
+    if smaller and format_open(words):
+        least = min(smaller, key=bits_of)
+        yield from (_moved(solution, one) for one in islice(_larger(solution, usual.but(weights=least.name)), 1))
 
 
 def _same_load(asked: Asked, words: PlanRequest) -> Asked:

@@ -159,6 +159,13 @@ def test_a_larger_share_of_the_memory_is_tried_before_more_is_bought_and_not_whe
     assert not [one for one in typed.changes if one.name == "memory"]
 
 
+def test_many_small_cards_are_not_the_only_machine():
+    """64 RTX 4090 were all that was named for a model that eight larger cards hold."""
+    answer = fit_answer(PlanRequest("deepseek-v3.1", "4xrtx-4090", users="20", input=32_000, output=1000))
+    assert answer.verdict == "does_not_fit"
+    assert [one for one in answer.changes if one.name == "machine"]
+
+
 #: questions without a change of machine, format or engine of their own that fits
 NOWHERE = (
     PlanRequest("minimax-m2.7", "4xrtx-5080", weights="exl3-3.0bpw", engine="llama.cpp"),  # no engine reads the file
@@ -168,6 +175,7 @@ NOWHERE = (
     PlanRequest("llama-3.1-405b-nvfp4", "1xm5", engine="mlx"),
     PlanRequest("inkling", "8xw7900", weights="bf16", engine="mlx"),
     PlanRequest("glm-5.1", "1xh100-sxm", users="2", tp=1),
+    PlanRequest("kimi-k3", "2xh100-sxm"),  # its usual format is the smallest
     PlanRequest("kimi-k2-thinking", "1xrtx-5090", input=100_000, output=2000),
     PlanRequest("glm-5.1-reap-154", "1xtpu-v7", weights="bf16", kv="fp8", memory_fraction="0.8"),
 )
@@ -179,6 +187,7 @@ def test_what_does_not_fit_names_a_machine_or_format_that_does(words):
     assert answer.verdict == "does_not_fit"
     change = answer.changes[0]
     assert change.verdict in ("fits", "tight")
+    assert len({one.ask or one.what for one in answer.changes}) == len(answer.changes)
     if words.tp is not None:  # a layout is for its machine
         assert change.ask == ""
         return
