@@ -152,7 +152,8 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         )
     if "mtp" not in found.asked.given and found.asked.spec.draft_layers is not None:
         kinds["speculative decoding (--mtp)"] = 0
-    kinds["disaggregated servers"] = 0
+    if "disaggregated" not in found.asked.given:
+        kinds["disaggregated servers (--disaggregated 1:1)"] = 0
     if experts_of(found.asked.spec):
         kinds["experts in host memory (--engine ktransformers)"] = 0
     return kinds

@@ -193,7 +193,6 @@ class PlanRequest(OptionRecord):
         str | None,
         Option(
             help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.",
-            commands=EVERY_COMMAND - {"size"},
             sheet="layout",
             form="",
         ),
