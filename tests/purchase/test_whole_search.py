@@ -96,10 +96,10 @@ def test_disaggregated_servers_are_searched_when_asked_for():
     """As `safe` has them: simulated, with the evidence of servers that nobody measured together."""
     slo = "ttft p95 < 3 s, tpot p95 < 40 ms"
     words = {"input": 1000, "output": 200, "disaggregated": "1:1"}
-    asked = read_size("llama-3.1-8b-fp8", slo, users=8, only="2xl40s,1xl40s", machines=1, **words)
+    asked = read_size("llama-3.1-8b-fp8", slo, users=8, only="1xh100-sxm,2xh100-sxm", machines=1, **words)
     (option,) = sized(asked, MONEY).options
     planned = option.planned
-    assert planned.asked.machine.text == "2xl40s" and planned.asked.prefill == 1
+    assert planned.asked.machine.text == "2xh100-sxm" and planned.asked.prefill == 1
     assert option.prediction.knowledge == "apart"
     summary = option.attainment.summary
     assert option.prediction.figures["ttft"].value * 1e3 == pytest.approx(summary["ttft_mean_ms"])
