@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.limitations import engine_names, engines_on, load_engine
@@ -658,13 +657,15 @@ def _elsewhere(solution: Solution) -> Iterator[Looked]:
             if other is not None and _starts(other):
                 yield _moved(solution, other)
                 return
-    found = next((one for question in dict.fromkeys((words, usual, free)) for one in _larger(solution, question)), None)
-    if found is not None:
-        yield _moved(solution, found)
+    for question in dict.fromkeys((words, usual, free)):
+        if (found := _smallest(solution, question)) is not None:
+            yield _moved(solution, found)
+            break
     smaller = [one for one in asked.model.checkpoints if one.form == "safetensors" and bits_of(one) >= _FEWEST_BITS]
     if smaller and format_open(words):
         least = min(smaller, key=bits_of)
-        yield from (_moved(solution, one) for one in islice(_larger(solution, usual.but(weights=least.name)), 1))
+        if (found := _smallest(solution, usual.but(weights=least.name))) is not None:
+            yield _moved(solution, found)
 
 
 def _same_load(asked: Asked, words: PlanRequest) -> Asked:
@@ -678,12 +679,13 @@ def _starts(other: Solution) -> bool:
     return other.best.terms.blocked is None and other.best.verdict != "does_not_fit"
 
 
-def _larger(solution: Solution, words: PlanRequest) -> Iterator[Solution]:
-    """Yield the plans of a request that fit, from the smallest machine on.
+def _smallest(solution: Solution, words: PlanRequest) -> Solution | None:
+    """Return the plan of a request on the smallest machine that fits.
 
-    At most `_TRIALS` machines are tried.
+    On the smallest one on which it is tight if it fits none. At most `_TRIALS` machines are tried.
     """
     least, trials = 0.0, 0
+    tight: Solution | None = None
     for memory, name, vendor, kind in _by_memory():
         if memory < least or trials == _TRIALS:
             continue
@@ -701,9 +703,12 @@ def _larger(solution: Solution, words: PlanRequest) -> Iterator[Solution]:
         other = tried(asked, solution.options)
         if other is None or other.best.terms.blocked is not None:
             continue
-        if other.best.verdict != "does_not_fit":
-            yield other
+        verdict = verdict_of(other.asked, other.ranked[0])
+        if verdict == "fits":
+            return other
+        tight = tight or (other if verdict == "tight" else None)
         least = _STEP * memory
+    return tight
 
 
 @cache
