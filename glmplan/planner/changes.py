@@ -725,7 +725,7 @@ def _by_memory() -> tuple[tuple[float, str, str, str], ...]:
     for part in map(load_accelerator, accelerator_names()):
         if not part.memory or part.kind not in ("gpu", "soc") or not (part.peak or part.rated or part.kind == "soc"):
             continue
-        counts = _COUNTS if part.kind == "gpu" else _COUNTS[:1]
+        counts: tuple[int, ...] = _COUNTS if part.kind == "gpu" else _COUNTS[:1]
         counts += tuple(nodes * _COUNTS[-1] for nodes in _NODES if part.name in servers)
         sizes = {one.name: one.nodes * one.accelerators_per_node for one in hosts if one.accelerator == part.name}
         racks = {name: count for name, count in sizes.items() if count > _RACK}

@@ -760,8 +760,8 @@ def _predicted(search: _Search, planned: Deployed, machines: int, attainment: Ke
     }
     if rate := summary.get("output_tokens_per_s"):
         figures["output_rate"] = Figure(rate, rate / service.high, rate / service.low)
-    evidence = {"basis": apart_basis(asked, found.basis), "knowledge": known_apart(asked, found.knowledge)}
-    return replace(found, figures={**found.figures, **figures}, **evidence)
+    basis, knowledge = apart_basis(asked, found.basis), known_apart(asked, found.knowledge)
+    return replace(found, figures={**found.figures, **figures}, basis=basis, knowledge=knowledge)
 
 
 def _cheaper(search: _Search, options: list[Option]) -> Option | None:

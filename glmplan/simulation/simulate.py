@@ -107,8 +107,9 @@ class Service:
         whole = self.whole
         if whole is not None:
             whole = cache(lambda of=whole: of().scaled(factor))
-        beside = {"front_end": factor * self.front_end, "cold_start": factor * self.cold_start}
-        return replace(self, table=self.table.scaled(factor), spread=spread, whole=whole, **beside)
+        front_end, cold_start = factor * self.front_end, factor * self.cold_start
+        table = self.table.scaled(factor)
+        return replace(self, table=table, spread=spread, whole=whole, front_end=front_end, cold_start=cold_start)
 
     def with_room(self, room: Ratio, traffic: Traffic, *, least: Tokens = 0.0) -> Service:
         """Return the service with a larger or smaller KV pool.
