@@ -251,10 +251,14 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     Other engines are included with `engines`, and if the plan does not fit or its model was not measured on its
     accelerator.
     """
+    return _once(_changes(solution, engines=engines))
+
+
+def _changes(solution: Solution, *, engines: bool) -> list[Looked]:
     asked, first = solution.asked, solution.ranked[0]
     verdict = verdict_of(asked, first)
     if first.holding.terms.blocked is not None:
-        return _once((*_own_choices(solution), *_other_checkpoints(solution), *_engines(solution)))
+        return [*_own_choices(solution), *_other_checkpoints(solution), *_engines(solution)]
     found: list[Looked] = [*_own_choices(solution), *_shorter(solution), *_roomier(solution, verdict)]
     for make in (_cache, _kernels, _drafting, _other_layouts, _apart):
         found += list(make(solution))
@@ -265,7 +269,7 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     found += _relatives(solution, verdict)
     if engines or verdict != "fits" or (first.alone and first.knowledge not in _MEASURED):
         found += _engines(solution)
-    return _once(found)
+    return found
 
 
 def _own_choices(solution: Solution) -> Iterator[Looked]:

@@ -340,7 +340,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     from glmplan.planner.moved_experts import moved_options
 
     words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
-    # the server takes what -c says at start and stops if it is not there: what the pool surely holds
+    # the server takes what -c says at start and stops if it is not there: the lower bound of the pool
     most = int(min(asked.users[-1], max(holding.held_low, 1)))  # on all servers
     slots = asked.settings.max_num_seqs or -(-most // terms.decoding)
     whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW))
@@ -426,7 +426,7 @@ def _lmdeploy(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, 
 def _exllamav3(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     terms = holding.terms
     where, notes = _repository(asked)
-    # the server allocates its cache at start: what the pool surely holds
+    # the server allocates its cache at start: the lower bound of the pool
     tokens = int(min(holding.pool.low / terms.decoding, asked.users[-1] * context))
     words = [f"python main.py --model-dir models --model-name {where.rpartition('/')[2]}"]
     words += [f"--max-seq-len {context}", f"--cache-size {max(tokens, context) // 256 * 256}"]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.engines.limitations import engines_on
 from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
-from glmplan.planner.changes import Looked, changes_of, verdict_of
+from glmplan.planner.changes import Looked, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
 from glmplan.planner.formats import best_format, format_open, layout_met, meets
 from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
+from glmplan.planner.machine_search import changes_or_machines
 from glmplan.planner.plan import AnswerRecord, Change, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import (
@@ -133,14 +134,16 @@ def answer_of(
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
-        return _with_changes(_without_speeds(solution, common), changes_of(solution) if changes else (), default)
+        return _with_changes(
+            _without_speeds(solution, common), changes_or_machines(solution) if changes else (), default
+        )
     found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, probability=asked.probability)
     # under traffic each change is simulated, see `glmplan.planner.changes`
-    looked = () if _ran(traffic, rows) or not changes else changes_of(solution, engines=not safe.users)
+    looked = () if _ran(traffic, rows) or not changes else changes_or_machines(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]

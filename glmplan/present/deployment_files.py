@@ -241,10 +241,15 @@ def _image_of(server: Server, platform: str) -> None:
         raise SpecError(words, field="--deploy", value=platform, choices=("systemd", "slurm"))
 
 
-def _only(server: Server, platform: str, engines: tuple[str, ...]) -> None:
-    if server.engine not in engines:
-        words = f"runs {' and '.join(engines)} only"
-        raise SpecError(words, field="--deploy", value=platform, choices=[one for one in PLATFORMS if one != platform])
+#: engines of platforms that do not run every one
+_ENGINES = {"helm-vllm": ("vllm",), "llm-d": ("vllm", "sglang"), "dynamo": ("vllm", "sglang")}
+
+
+def _only(server: Server, platform: str) -> None:
+    if server.engine not in _ENGINES[platform]:
+        words = f"runs {' and '.join(_ENGINES[platform])} only"
+        others = [one for one in PLATFORMS if server.engine in _ENGINES.get(one, (server.engine,))]
+        raise SpecError(words, field="--deploy", value=platform, choices=others)
     if server.files:
         raise SpecError("does not take a file of options", field="--deploy", value=platform)
 
@@ -297,7 +302,7 @@ def _helm_vllm(server: Server) -> dict[str, str]:
 
     The chart turns prefix caching off unless it is asked for: vLLM and the plan have it on.
     """
-    _only(server, "helm-vllm", ("vllm",))
+    _only(server, "helm-vllm")
     _image_of(server, "helm-vllm")
     config: dict[str, object] = {"enablePrefixCaching": True}
     others: list[str] = []
@@ -316,7 +321,7 @@ def _helm_vllm(server: Server) -> dict[str, str]:
 
 def _llm_d(server: Server) -> dict[str, str]:
     """Return a Kustomize overlay of llm-d's base for model servers."""
-    _only(server, "llm-d", ("vllm", "sglang"))
+    _only(server, "llm-d")
     _image_of(server, "llm-d")
     return {
         "kustomization.yaml": _written("llm-d-kustomization.yaml.j2", server),
@@ -326,7 +331,7 @@ def _llm_d(server: Server) -> dict[str, str]:
 
 def _dynamo(server: Server) -> dict[str, str]:
     """Return a graph of Dynamo: its frontend and workers of the engine."""
-    _only(server, "dynamo", ("vllm", "sglang"))
+    _only(server, "dynamo")
     left: list[str] = []
     if server.engine == "vllm":
         words: list[str] = ["--model", server.argv[2]]

@@ -154,7 +154,8 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         )
     if "mtp" not in found.asked.given and len(found.asked.drafts) == 1 and found.asked.spec.draft_layers is not None:
         kinds["speculative decoding (--drafter best)"] = 0
-    kinds["disaggregated servers"] = 0
+    if "disaggregated" not in found.asked.given:
+        kinds["disaggregated servers (--disaggregated 1:1)"] = 0
     if experts_of(found.asked.spec):
         kinds["experts in host memory (--engine ktransformers)"] = 0
     return kinds

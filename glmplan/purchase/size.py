@@ -26,12 +26,13 @@ from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.ask import Deployed, kept, predict
 from glmplan.planner.capacity import MAY_START
+from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.ranking import deployment_of, predicted, prompts_timed, typical_users, untimed_words
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, loads_at, service_of
 from glmplan.planner.slo_layouts import contenders
 from glmplan.planner.traffic_search import asked_under, solution_for
 from glmplan.planner.users import Solution, solve
-from glmplan.prediction.predict import Prediction
+from glmplan.prediction.predict import Figure, Prediction
 from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.inventory import OwnMachine
@@ -435,7 +436,7 @@ def sized(
         unpriced=tuple(_with_headroom(search, option) for option in unpriced),
     )
     first = next(iter(answer.options), None)
-    if first is not None and first.machines > 1:
+    if first is not None and first.machines > 1 and not first.planned.asked.prefill:
         answer = replace(answer, measured=after_measurement(first, asked, search.service(first.planned)))
     paid, missing = _per_token(answer)
     return replace(answer, per_token=paid, per_token_missing=missing)
@@ -668,7 +669,7 @@ def _needed(planned: Deployed, asked: SizeQuestion) -> int:
     # TTFT is checked for one user only: several users start together, and that burst is not part of the steady state
     if not passes(at_loads[0], ("ttft", "tpot")):
         return 0
-    if not steady:
+    if not steady or planned.asked.prefill:  # a plan of mixed servers is no bound for disaggregated ones
         return 1
     passing = {users for users, prediction in zip(loads, at_loads, strict=True) if passes(prediction, ("tpot",))}
     enough = (count for count, users in zip(counts, shares, strict=True) if users in passing)
@@ -721,7 +722,7 @@ def _offer(search: _Search, unit: _Unit, machines: int) -> None:
     if not affordable:
         search.left_out["over the budget or the power limit"] += 1
         return
-    prediction = _predicted(planned, asked, machines, attainment)
+    prediction = _predicted(search, planned, machines, attainment)
     option = Option(planned, machines, affordable[0], watts, asked.load, attainment, attainment.broken, prediction,
                     bought=total)  # fmt: skip
     (search.options if option.way.usd is not None else search.unpriced).append(option)
@@ -755,16 +756,29 @@ def slo_attainment(planned: Deployed, asked: SizeQuestion, machines: int) -> Kep
     return kept(planned, asked.slo, share_of(asked.traffic, machines))
 
 
-def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, attainment: Kept) -> Prediction:
+def _predicted(search: _Search, planned: Deployed, machines: int, attainment: Kept) -> Prediction:
     """Predict one machine at its share of the load.
 
-    A rate or think time at the simulated mean concurrency.
+    A rate or think time at the simulated mean concurrency. Times and rates of disaggregated servers are simulated.
     """
-    share = share_of(asked.traffic, machines)
+    share, summary = share_of(search.asked.traffic, machines), attainment.summary
     users = share.users
     if users is None or share.think or share.kind == "sessions":
-        users = max(round(attainment.summary.get("batch_mean", 1.0)), 1)
-    return predict(planned, users=min(users, MOST_USERS))
+        users = max(round(summary.get("batch_mean", 1.0)), 1)
+    found = predict(planned, users=min(users, MOST_USERS))
+    asked, service = planned.asked, search.service(planned)
+    if not asked.prefill:
+        return found
+    ends = {"ttft": service.first, "tpot": (service.low, service.high)}
+    figures = {
+        name: Figure(value, value * low, value * high)
+        for name, (low, high) in ends.items()
+        if name in found.figures and (value := summary.get(f"{name}_mean_ms", 0.0) / 1e3)
+    }
+    if rate := summary.get("output_tokens_per_s"):
+        figures["output_rate"] = Figure(rate, rate / service.high, rate / service.low)
+    basis, knowledge = apart_basis(asked, found.basis), known_apart(asked, found.knowledge)
+    return replace(found, figures={**found.figures, **figures}, basis=basis, knowledge=knowledge)
 
 
 def _cheaper(search: _Search, options: list[Option]) -> Option | None:
@@ -783,7 +797,7 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
         planned = search.settled(unit)
         share = share_of(search.asked.traffic, machines)
         attainment = slo_statistics(search.service(planned), share, parse_slo(search.asked.slo))
-        prediction = _predicted(planned, search.asked, machines, attainment)
+        prediction = _predicted(search, planned, machines, attainment)
         total = search.asked.bought(machines)
         judged.append(
             Option(planned, machines, way, watts, 0.0, attainment, attainment.broken, prediction, bought=total)

@@ -193,7 +193,6 @@ class PlanRequest(OptionRecord):
         str | None,
         Option(
             help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.",
-            commands=EVERY_COMMAND - {"size"},
             sheet="layout",
             form="",
         ),
@@ -248,7 +247,7 @@ class PlanRequest(OptionRecord):
     use_case: Annotated[
         str | None,
         Option(
-            help="Lengths of a public trace: chat, long-chat, rag or code-completion, where no length is given.",
+            help="Lengths of chat, long-chat, rag, code-completion, agent or summarise, where no length is given.",
             commands=_LENGTH,
             form="Load",
             label="Use case",

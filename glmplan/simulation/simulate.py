@@ -97,14 +97,19 @@ class Service:
             )
 
     def scaled(self, factor: Ratio) -> Service:
-        """The same service with every step slower or faster."""
+        """The same service with every step slower or faster.
+
+        The times of the front end and of a cold start follow: a quantile of TTFT is relative to all its parts.
+        """
         spread = self.spread
         if spread is not None:
             spread = cache(lambda ranks, of=spread: of(ranks).scaled(factor))
         whole = self.whole
         if whole is not None:
             whole = cache(lambda of=whole: of().scaled(factor))
-        return replace(self, table=self.table.scaled(factor), spread=spread, whole=whole)
+        front_end, cold_start = factor * self.front_end, factor * self.cold_start
+        table = self.table.scaled(factor)
+        return replace(self, table=table, spread=spread, whole=whole, front_end=front_end, cold_start=cold_start)
 
     def with_room(self, room: Ratio, traffic: Traffic, *, least: Tokens = 0.0) -> Service:
         """Return the service with a larger or smaller KV pool.
@@ -176,13 +181,14 @@ def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray])
     if _in_step(traffic):
         scale *= service.first.later(float(traffic.users or 1), service.settings.replicas)
     later: np.ndarray = (scale - 1.0) * waits
+    cold_start = service.first.times * service.cold_start
     if _in_step(traffic):
-        return later + service.cold_start if _alone(service, traffic) else later
-    if not service.cold_start:
+        return later + cold_start if _alone(service, traffic) else later
+    if not cold_start:
         return later
     # a replica at work begins with a prompt as a step ends, an idle one as it comes
     idle = records["started"] - (records["arrival"] + service.front_end) <= _AT_ONCE
-    return later + np.where(idle, service.cold_start, 0.0)
+    return later + np.where(idle, cold_start, 0.0)
 
 
 def _in_step(traffic: Traffic) -> bool:

@@ -38,6 +38,10 @@ SAMPLE = (
     ("llama-3.1-8b", "1xh100-sxm", "ttft p95 < 0.3 s, tpot p95 < 14 ms", 1024, 128),
     # at 95 % it fails at 88 users already, although 400 pass at 80 %: `size` at 80 % starts there
     ("gpt-oss-20b", "1xrtx-pro-6000-ws", "ttft p95 < 1.93 s, tpot p95 < 61 ms", 256, 128),
+    # four servers: the sums of one, and quantiles of TTFT without its front end, differed by 31 %
+    ("gpt-oss-20b", "4xrtx-pro-6000-ws", "ttft mean < 0.97 s, tpot mean < 29 ms", 4096, 128),
+    # 1,329 users at 50 %: 1,024 requests run, the others wait
+    ("qwen3-30b-a3b", "1xb200-sxm", "ttft mean < 4.52 s, tpot mean < 83 ms", 256, 128),
 )
 _MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "glm-4.5-air")
 _PARTS = ("h100-sxm", "h200-sxm", "b200-sxm", "rtx-pro-6000-ws", "l40s", "rtx-5090")
@@ -62,12 +66,8 @@ def asked(question: tuple[str, str, str, int, int]) -> tuple[Described, Traffic,
 
 
 def meets(described: Described, traffic: Traffic, targets: Any, users: int, share: float) -> bool:
-    """Return True if the service at a quantile holds every request and meets the SLO, simulated in its steady state."""
-    asked_for, holding = described.plan
+    """Return True if the service at a quantile meets the SLO, simulated in its steady state."""
     level, (step, wait) = described.draws(share).level, described.by_users(users, share)
-    means = all(target.statistic == "mean" for target in targets)
-    if means and users > holding.held * level.room * (traffic.input + traffic.output) / asked_for.request_tokens:
-        return False
     service = described.service.scaled(step).with_room(level.room, traffic)
     return try_load(service, traffic, targets, users, 0, late=wait / step).margin <= 0
 
@@ -118,7 +118,7 @@ def disagreements(question: tuple[str, str, str, int, int]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("question", SAMPLE, ids=lambda one: f"{one[0]} on {one[1]}")
+@pytest.mark.parametrize("question", SAMPLE, ids=lambda one: f"{one[0]} on {one[1]}, {one[2]}")
 def test_safe_and_size_agree_with_brute_force(question):
     assert disagreements(question) == []
 

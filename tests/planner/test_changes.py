@@ -157,3 +157,41 @@ def test_a_larger_share_of_the_memory_is_tried_before_more_is_bought_and_not_whe
     assert change.pool_tokens >= 2560  # a whole request in the mean
     typed = fit_answer(PlanRequest("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4", memory_fraction="0.93"))
     assert not [one for one in typed.changes if one.name == "memory"]
+
+
+def test_many_small_cards_are_not_the_only_machine():
+    """64 RTX 4090 were all that was named for a model that eight larger cards hold."""
+    answer = fit_answer(PlanRequest("deepseek-v3.1", "4xrtx-4090", users="20", input=32_000, output=1000))
+    assert answer.verdict == "does_not_fit"
+    assert [one for one in answer.changes if one.name == "machine"]
+
+
+#: questions without a change of machine, format or engine of their own that fits
+NOWHERE = (
+    PlanRequest("minimax-m2.7", "4xrtx-5080", weights="exl3-3.0bpw", engine="llama.cpp"),  # no engine reads the file
+    PlanRequest("deepseek-v3.1-nvfp4", "1xrx-6900-xt", engine="trtllm"),  # the engine runs on other vendors' GPUs
+    PlanRequest("glm-4.6", "4xgaudi-3", engine="trtllm"),  # another engine and format on the same machine
+    PlanRequest("glm-5.3", "1xm3-max"),  # on no Apple machine
+    PlanRequest("llama-3.1-405b-nvfp4", "1xm5", engine="mlx"),
+    PlanRequest("inkling", "8xw7900", weights="bf16", engine="mlx"),
+    PlanRequest("glm-5.1", "1xh100-sxm", users="2", tp=1),
+    PlanRequest("kimi-k3", "2xh100-sxm"),  # its usual format is the smallest
+    PlanRequest("kimi-k2-thinking", "1xrtx-5090", input=100_000, output=2000),
+    PlanRequest("glm-5.1-reap-154", "1xtpu-v7", weights="bf16", kv="fp8", memory_fraction="0.8"),
+)
+
+
+@pytest.mark.parametrize("words", NOWHERE, ids=lambda one: f"{one.model} on {one.on}")
+def test_what_does_not_fit_names_a_machine_or_format_that_does(words):
+    answer = fit_answer(words)
+    assert answer.verdict == "does_not_fit"
+    change = answer.changes[0]
+    assert change.verdict in ("fits", "tight")
+    assert len({one.ask or one.what for one in answer.changes}) == len(answer.changes)
+    if words.tp is not None:  # a layout is for its machine
+        assert change.ask == ""
+        return
+    found = fit_answer(asked_for(words, change.ask))
+    assert (found.verdict, found.holding.terms.name) == (change.verdict, change.layout)
+    assert found.user_rate == pytest.approx(change.user_rate, rel=1e-9)
+    assert found.total_rate == pytest.approx(change.total_rate, rel=1e-9)

@@ -208,6 +208,7 @@ def test_a_platform_refuses_an_engine_that_it_does_not_run(platform):
     with pytest.raises(SpecError) as caught:
         written("llama.cpp", platform)
     assert caught.value.field == "--deploy" and caught.value.value == platform
+    assert set(caught.value.choices) == {"kubernetes", "compose", "systemd", "slurm"}  # they run every engine
 
 
 @pytest.mark.parametrize(

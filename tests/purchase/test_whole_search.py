@@ -7,11 +7,12 @@ from datetime import date
 
 import pytest
 
+from glmplan import safe
 from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of, ways_of
-from glmplan.purchase.size import boards_left_out, candidates, sized
+from glmplan.purchase.size import boards_left_out, candidates, sized, slo_attainment
 from glmplan.purchase.size_question import read_size
 
 MONEY = money_of(today=date(2026, 11, 22))
@@ -89,3 +90,20 @@ def test_what_is_left_out_is_counted_by_kind():
     assert [any("experts" in text for text in one["not_looked_at"]) for one in (content, dense)] == [True, False]
     # a workstation host alone is dearer than this budget, the card is not
     assert any("workstation-host" in reason for reason in content["skipped"])
+
+
+def test_disaggregated_servers_are_searched_when_asked_for():
+    """As `safe` has them: simulated, with the evidence of servers that nobody measured together."""
+    slo = "ttft p95 < 3 s, tpot p95 < 40 ms"
+    words = {"input": 1000, "output": 200, "disaggregated": "1:1"}
+    asked = read_size("llama-3.1-8b-fp8", slo, users=8, only="1xh100-sxm,2xh100-sxm", machines=1, **words)
+    (option,) = sized(asked, MONEY).options
+    planned = option.planned
+    assert planned.asked.machine.text == "2xh100-sxm" and planned.asked.prefill == 1
+    assert option.prediction.knowledge == "apart"
+    summary = option.attainment.summary
+    assert option.prediction.figures["ttft"].value * 1e3 == pytest.approx(summary["ttft_mean_ms"])
+    assert option.prediction.figures["output_rate"].value == pytest.approx(summary["output_tokens_per_s"])
+    assert slo_attainment(planned, asked, 1).probability == pytest.approx(option.attainment.probability, abs=0.01)
+    load = safe(planned, slo, traffic="closed:1", input=1000, output=200).load
+    assert dict(option.at)[0.95] == min(load, 4 * asked.load)

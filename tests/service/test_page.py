@@ -450,7 +450,7 @@ def test_another_model_that_is_named_can_be_tried(opened, client):
 
 
 def test_what_fits_is_asked_of_the_command_line_where_no_change_does(opened):
-    page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2")
+    page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2&memory_fraction=0.05")
     settled(page)
     assert "glmplan size --model glm-5.1 --users 1" in page.locator("#changes pre").text_content()
 
