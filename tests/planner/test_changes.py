@@ -168,7 +168,7 @@ def test_many_small_cards_are_not_the_only_machine():
 
 #: questions without a change of machine, format or engine of their own that fits
 NOWHERE = (
-    PlanRequest("minimax-m2.7", "4xrtx-5080", weights="exl3-3.0bpw", engine="llama.cpp"),  # no engine reads the file
+    PlanRequest("minimax-m2.7", "4xrtx-5080", weights="exl3-3.0bpw", engine="llama.cpp"),  # the engine does not read the file
     PlanRequest("deepseek-v3.1-nvfp4", "1xrx-6900-xt", engine="trtllm"),  # the engine runs on other vendors' GPUs
     PlanRequest("glm-4.6", "4xgaudi-3", engine="trtllm"),  # another engine and format on the same machine
     PlanRequest("glm-5.3", "1xm3-max"),  # on no Apple machine
