@@ -40,7 +40,7 @@ def test_a_group_has_one_vote_in_the_score_however_many_rows_it_has():
     error = np.where(group == "a", 0.0, 1.2)
     ends = (np.full(100, -0.2), np.full(100, 0.2), np.tile(NORMAL, (100, 1)))
     found = sharpness_of(("x", "decode", True), error, ends, group, np.ones(100))
-    assert (found.groups, found.coverage, found.ratio) == (2, 0.5, pytest.approx(np.exp(0.4)))
+    assert (found.groups, found.coverage, found.ratio) == (2, pytest.approx(0.5), pytest.approx(np.exp(0.4)))
     assert found.winkler == pytest.approx(0.4 + 0.5 * 20 * 1.0)
 
 
