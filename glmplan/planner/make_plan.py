@@ -134,9 +134,8 @@ def answer_of(
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
-        return _with_changes(
-            _without_speeds(solution, common), changes_or_machines(solution) if changes else (), default
-        )
+        looked = changes_or_machines(solution) if changes else ()
+        return _with_changes(_without_speeds(solution, common), looked, default)
     found = predictions_of(asked, best, tuple(sorted({1, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))

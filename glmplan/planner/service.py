@@ -335,8 +335,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
     if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
-        # the launch command sets as many slots as hold a request; they share the pool
-        places = min(places, max(int(best.held / (servers * ranks)), 1))
+        # the launch command sets as many slots as the lower bound of the pool holds requests; they share the pool
+        places = min(places, max(int(best.held_low / (servers * ranks)), 1))
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,

@@ -303,7 +303,7 @@ def _seated(asked: Asked, holding: Holding, users: int) -> Asked:
     """
     if asked.settings.max_num_seqs is not None or asked.defaults.admission != "slot":
         return asked
-    slots = int(max(min(users, holding.held), 1))
+    slots = int(max(min(users, holding.held_low), 1))
     return asked.but(settings=replace(asked.settings, max_num_seqs=slots))
 
 

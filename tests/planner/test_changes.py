@@ -73,7 +73,8 @@ def test_options_of_a_change_name_the_format_where_another_one_would_be_chosen()
     few = fit_answer(PlanRequest("llama-3.1-70b", "4xa100-80gb-sxm", users="32")).changes
     assert "--on 3xa100-80gb-sxm --weights bf16" in [one.ask for one in few]
     # where the default meets the question, nothing is added
-    assert [one.ask for one in few if one.name == "engine"] == ["--engine sglang", "--engine trtllm"]
+    asks = [one.ask for one in few if one.name == "engine"]
+    assert {"--engine sglang", "--engine trtllm"} <= set(asks)
 
 
 def test_changes_are_ranked_by_gain_and_none_gains_less_than_a_repeated_run_differs_by(answers):
@@ -168,7 +169,9 @@ def test_many_small_cards_are_not_the_only_machine():
 
 #: questions without a change of machine, format or engine of their own that fits
 NOWHERE = (
-    PlanRequest("minimax-m2.7", "4xrtx-5080", weights="exl3-3.0bpw", engine="llama.cpp"),  # the engine does not read the file
+    PlanRequest(
+        "minimax-m2.7", "4xrtx-5080", weights="exl3-3.0bpw", engine="llama.cpp"
+    ),  # the engine does not read the file
     PlanRequest("deepseek-v3.1-nvfp4", "1xrx-6900-xt", engine="trtllm"),  # the engine runs on other vendors' GPUs
     PlanRequest("glm-4.6", "4xgaudi-3", engine="trtllm"),  # another engine and format on the same machine
     PlanRequest("glm-5.3", "1xm3-max"),  # on no Apple machine

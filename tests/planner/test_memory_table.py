@@ -72,6 +72,7 @@ def test_the_pool_is_what_the_engines_rule_leaves_of_the_memory(engine):
             left = {
                 "total": rank.usable - weights - rank.activation - outside - rank.graph_estimate,
                 "before_load": rank.usable - weights - rank.reserve,
+                "after_weights": (share or 0.8) * (rank.usable - weights - rank.reserve),
                 "after_load": (share or 0.9) * (rank.usable - weights - rank.activation - rank.reserve - rank.graphs),
                 "rest": rank.usable - weights - rank.activation - outside,
             }[rule.pool]

@@ -190,7 +190,7 @@ class MemorySettings:
         ()
         >>> found = MemorySettings(engine="sglang", accelerator="h100-sxm").possible_kernels("mxfp4", "gpt-oss-20b")
         >>> sorted({one.backend for one in found})
-        ['cutlass', 'flashinfer_cutlass', 'marlin', 'triton']
+        ['cutlass', 'flashinfer_cutlass', 'marlin', 'triton', 'turbomind']
         """
         silicon = self.accelerator and _silicon(self.accelerator)
         if self.expert_kernel(form, model) is not None and (self.experts_backend is not None or silicon):
