@@ -283,7 +283,7 @@ async def _begin(job: q.JobQuestion, request: Request) -> Response:
     try:
         found = dispatcher.jobs.begin(job.ask, question.model_dump(mode="json", exclude_none=True))
     except Busy:
-        return _error(429, "Busy", "too many jobs: cancel one, or try again later")
+        return _error(429, "Busy", "too many jobs: cancel or delete one, or try again later")
     except sqlite3.Error as error:
         return _error(503, "NotWritten", f"the file of jobs cannot be written: {error}")
     return JSONResponse(dispatcher.jobs.record(found), 202, {"location": f"/v1/jobs/{found.name}"})
@@ -316,7 +316,7 @@ async def _collect(job: str, request: Request) -> Response:
 
 @_JOBS.delete("/{job}", responses=_NO_JOB | {200: _STATE}, name="cancel")
 async def _cancel(job: str, request: Request) -> JSONResponse:
-    """Stop a job."""
+    """Stop a job; delete one that has ended."""
     jobs, found = _job(request, job)
     jobs.cancel(found)
     return JSONResponse(jobs.record(found))

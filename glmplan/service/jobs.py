@@ -252,9 +252,12 @@ class Jobs:
         for job in over:
             full = room and len(self._jobs) >= self._limits.jobs and job.state != "done"
             if full or now - job.ended > self._limits.kept_seconds:
-                del self._jobs[job.name]
-                with suppress(sqlite3.Error):  # deleted again at the next start
-                    self._file.drop(job)
+                self._drop(job)
+
+    def _drop(self, job: Job) -> None:
+        self._jobs.pop(job.name, None)
+        with suppress(sqlite3.Error):  # deleted again at the next start
+            self._file.drop(job)
 
     async def _run(self, job: Job) -> None:
         def report(done: int, total: int) -> None:
@@ -300,8 +303,10 @@ class Jobs:
         return self._jobs.get(name)
 
     def cancel(self, job: Job) -> None:
-        """Stop a job; an ended job stays unchanged."""
-        if not job.over:
+        """Stop a job; delete one that has ended, whose place is then free."""
+        if job.over:
+            self._drop(job)
+        else:
             # a task that has not begun runs no code of its own when it is cancelled
             self._tasks[job.name].cancel()
             job.state = "cancelled"

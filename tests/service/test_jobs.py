@@ -160,6 +160,14 @@ def test_a_job_is_refused_before_it_is_accepted_and_no_answer_is_pushed_out(limi
         assert [jobs.get(job.name) is not None for job in begun] == [True, False, False]
         with pytest.raises(Busy):
             jobs.begin("size", {"n": 6})
+        kept = begun[0]
+        later = next(job for job in jobs._jobs.values() if job is not kept)
+        jobs.cancel(later)  # an answer that its owner deletes leaves a free place
+        assert jobs.get(later.name) is None and jobs.get(kept.name) is kept
+        jobs.begin("size", {"n": 6})
+        await turn()
+        pool.asked[6].set_result((200, b"{}"))
+        await turn()
         begun[0].ended -= 3601.0
         assert jobs.get(begun[0].name) is None
         cancelled = jobs.begin("size", {"n": 7})

@@ -105,6 +105,7 @@ async function followed(name) {
     at("progress-words").textContent = `${state}, ${place}${progress ? `${whole(progress.done)} of ${whole(progress.total)} steps, ` : ""}${Math.round(now.seconds)} s`;
     if (!["waiting", "running"].includes(state)) return state;
     await new Promise((done) => setTimeout(done, 700));
+    if (job !== name) return "cancelled";
   }
 }
 
