@@ -306,8 +306,9 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
             step.notes.append(f"{count} requests counted by {how}")
     if tally.cached_tokens > 0.05 * max(tally.input_tokens, 1):
         step.notes.append(f"{tally.cached_tokens / tally.input_tokens:.0%} of the prompts came from the prefix cache")
-    if tally.chunks and tally.output_tokens > 1.15 * tally.chunks:
-        step.notes.append(f"{tally.output_tokens / tally.chunks:.2f} tokens in a chunk: speculation or bundling")
+    streamed = tally.output_tokens - tally.hidden_tokens
+    if tally.chunks and streamed > 1.15 * tally.chunks:
+        step.notes.append(f"{streamed / tally.chunks:.2f} tokens in a chunk: speculation or bundling")
     if measured.everything.retries:
         step.notes.append(f"{measured.everything.retries} requests sent again on a closed connection")
     if measured.everything.throttled:

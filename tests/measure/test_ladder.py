@@ -543,6 +543,37 @@ def test_a_counter_that_fell_gained_nothing():
     assert changed({"accepted_tokens": 5, "running": 3}, {"accepted_tokens": 4, "running": 1}) == {"running": 1}
 
 
+@pytest.mark.parametrize(("bundled", "noted"), [(1, None), (2, "2.00 tokens in a chunk")])
+def test_reasoning_that_is_not_streamed_is_no_speculation(bundled, noted):
+    """Half of the tokens are reasoning: the stream has a chunk for each `bundled` of the others."""
+
+    async def thinking(reader, writer, number):
+        head, content = await read_request(reader)
+        if not content:
+            writer.write(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return
+        tokens = json.loads(content)["max_tokens"]
+        used = usage(len(json.loads(content)["prompt"].split()), tokens)
+        used["usage"]["completion_tokens_details"] = {"reasoning_tokens": tokens // 2}
+        writer.write(HEAD)
+        for _ in range(tokens // 2 // bundled - 1):
+            writer.write(token())
+            await asyncio.sleep(0.002)
+        writer.write(token("x", "length", **used) + event(b"[DONE]"))
+        await writer.drain()
+
+    async def asked():
+        async with server(thinking) as url:
+            plan = LadderPlan(Lengths(8, 40), users=(1,), requests=3)
+            return await climb(
+                Endpoint(url, "m"), plan, journal=Journal(None), stop=asyncio.Event(), patience=QUICK, limits=CALM
+            )
+
+    [step] = run(asked()).steps
+    assert any("50% of the output tokens are reasoning" in note for note in step.notes)
+    assert [note.partition(":")[0] for note in step.notes if "chunk" in note] == [noted] * bool(noted)
+
+
 def test_answers_that_come_whole_tell_no_times_of_tokens():
     async def gathered(reader, writer, number):
         head, content = await read_request(reader)
