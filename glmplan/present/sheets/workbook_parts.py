@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -32,6 +33,8 @@ _MOST_OF_A_ROW_XML = 64 * 2**20
 _MOST_OF_A_TAG = 2**20
 #: rows and columns of a sheet: the limits of spreadsheet programs
 _MOST_ROWS, _MOST_COLUMNS = 2**20, 16_384
+#: beginnings of a row, of equal length
+_ROW_TAGS = (b"<row ", b"<row>", b"<row/")
 #: shared strings: two for each row
 _MOST_STRINGS = 2 * _MOST_ROWS
 #: elements inside a cell, outside of rows, and of a part without rows: four times the cell formats of a program
@@ -284,11 +287,27 @@ class _Reader:
         return float(said)
 
 
+def _tags_of_rows(archive: zipfile.ZipFile, part: str) -> int:
+    """Return the number of tags of rows, or 0 for a small part."""
+    if part not in archive.namelist() or archive.getinfo(part).file_size < len(_ROW_TAGS[0]) * _MOST_ROWS:
+        return 0
+    count, before = 0, b""
+    with suppress(SpecError):  # the parser names the place of what unpacks to too much
+        for piece in part_pieces(archive, part):
+            piece = before + piece
+            count += sum(map(piece.count, _ROW_TAGS))
+            before = piece[1 - len(_ROW_TAGS[0]) :]
+    return count
+
+
 def rows_of(archive: zipfile.ZipFile, part: str, strings: list[str], other: Start | None = None) -> Iterator[Row]:
     """Yield the rows of a sheet.
 
-    `other` is called with name and attributes of every element outside rows.
+    `other` is called with name and attributes of every element outside rows. A sheet with too many rows is refused
+    before it is parsed, which takes ten times as long as counting.
     """
+    if _tags_of_rows(archive, part) > _MOST_ROWS:
+        raise SpecError(f"holds more than {_MOST_ROWS:,} rows", field=part, file=archive.filename)
     reader = _Reader(archive.filename, strings, other)
     made = _parser(
         archive.filename,

@@ -59,6 +59,7 @@ BROKEN = {
     "a sheet of bytes": (with_sheet(lambda xml: bytes(range(1, 200))), "damaged"),
     "entities": (with_sheet(lambda xml: ENTITIES + xml), "entities"),
     "a sheet in UTF-16": (with_sheet(lambda xml: xml.decode().encode("utf-16")), "UTF-16"),
+    "a row beyond the last": (with_sheet(lambda xml: xml.replace(b'<row r="2"', b'<row r="1048577"')), "at most 1,048,576"),
     "an address that is none": (with_sheet(lambda xml: xml.replace(b'r="A2"', b'r="2A"')), "address of a cell"),
 }  # fmt: skip
 
@@ -105,7 +106,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_in_little_memory(name, tmp
 SHEETS = b'<w xmlns:r="r"><sheets>', b"</sheets></w>"
 #: part, what stands before and behind, what is repeated, words of the refusal
 MANY = {
-    "rows": ("worksheets/sheet1", b"<w>", b"</w>", b"<row/>", "rows are in order, at most 5"),
+    "rows": ("worksheets/sheet1", b"<w>", b"</w>", b"<row/>", "holds more than 5 rows"),
     "one row again and again": ("worksheets/sheet1", b"<w>", b"</w>", b'<row r="1"/>', "followed by row 1"),
     "cells": ("worksheets/sheet1", b"<w><row>", b"</row></w>", b'<c s="1"/>', "at most 16,384"),
     "one cell again": ("worksheets/sheet1", b"<w><row>", b"</row></w>", b'<c r="A1"/>', "columns are in order"),
