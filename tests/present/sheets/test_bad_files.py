@@ -59,7 +59,7 @@ BROKEN = {
     "a sheet of bytes": (with_sheet(lambda xml: bytes(range(1, 200))), "damaged"),
     "entities": (with_sheet(lambda xml: ENTITIES + xml), "entities"),
     "a sheet in UTF-16": (with_sheet(lambda xml: xml.decode().encode("utf-16")), "UTF-16"),
-    "a row beyond the last": (with_sheet(lambda xml: xml.replace(b'<row r="2"', b'<row r="1048577"')), "at most 1,048,576"),
+    "a row too far": (with_sheet(lambda xml: xml.replace(b'<row r="2"', b'<row r="1048577"')), "at most 1,048,576"),
     "an address that is none": (with_sheet(lambda xml: xml.replace(b'r="A2"', b'r="2A"')), "address of a cell"),
 }  # fmt: skip
 
