@@ -85,7 +85,9 @@ def test_a_file_of_no_known_kind_is_refused_in_plain_words(opened):
     page.locator("#text").fill("nothing of a benchmark")
     page.locator("#go").click()
     until(page, "!document.getElementById('problem').hidden")
-    assert "kind" in page.locator("#problem").inner_text()
+    assert page.locator("#problem strong").inner_text() == "This file is of no kind that glmplan reads."
+    assert page.locator("#problem pre").inner_text().startswith("id,model,accelerator,")
+    assert violations(page) == []
     assert page.locator("#verdict").is_hidden()
 
 
@@ -99,6 +101,9 @@ def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
     assert "RTX 5090" in page.locator("#verdict-title").inner_text()
     rows = page.locator("#options tbody tr").count()
     assert rows >= 2 and page.locator("#frontier circle").count() >= 1
+    # the points of the frontier have numbers, the list below has their names
+    numbers = page.locator("#frontier svg text.strong.halo").all_inner_texts()
+    assert numbers == [str(place + 1) for place in range(page.locator("#frontier li").count())] != []
     cells, opening = page.evaluate(CELLS, "#options td.n")
     assert cells == opening == 3 * rows
     for place in (0, 1):
@@ -115,6 +120,101 @@ def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
     assert page.locator("#options tbody tr").count() == 0
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_machines_of_a_search_are_found_by_their_names_and_taken_out_again(opened, client):
+    page = opened("/buy?model=glm-5.1-nvfp4&users=8&only=rtx-5090,h200-sxm")
+    ready(page)
+    titles = {one["name"]: one["title"] for one in client.get("/v1/catalogue").json()["hardware"]}
+    chosen = page.locator("#only-chosen button")
+    shown = sorted(chosen.all_inner_texts())
+    assert shown == sorted(f"{titles[name]} ✕" for name in ("rtx-5090", "h200-sxm"))
+    assert page.locator("#model").input_value() == "GLM-5.1 nvfp4"
+    page.locator("#only").press_sequentially("pro 6000 work")
+    assert page.locator("#only-list [role=option]").first.inner_text().startswith(titles["rtx-pro-6000-ws"])
+    page.keyboard.press("Tab")
+    assert chosen.count() == 3 and page.locator("#only").input_value() == ""
+    page.get_by_label(f"Remove {titles['h200-sxm']}").press("Enter")
+    page.locator("#only").press_sequentially("no such machine")
+    page.keyboard.press("Enter")
+    assert chosen.count() == 2 and page.evaluate("document.activeElement.id") == "only"
+    page.locator("#budget").fill("1")
+    page.locator("#go").press("Enter")
+    until(page, "!document.getElementById('verdict').hidden")
+    ready(page)
+    assert "only=rtx-5090%2Crtx-pro-6000-ws" in page.evaluate("location.search")
+    assert "over the budget" in page.locator("#headline").inner_text()
+    assert violations(page) == []
+
+
+def test_the_facts_of_a_check_are_lists_of_the_catalogue(opened):
+    page = opened("/check?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8")
+    ready(page)
+    assert page.locator("#model").input_value() == "GLM-5.1 nvfp4"
+    page.locator("#model").press_sequentially("llama 3.1 8b")
+    page.keyboard.press("Enter")
+    assert "glmplan validate llama-3.1-8b " in page.locator("#command").inner_text()
+    page.locator("#weights").press("ArrowDown")
+    assert page.locator("#weights-list [role=option]").all_inner_texts()[:2] == ["as in the file", "bf16"]
+    page.locator("#accelerator").press_sequentially("h200 sxm")
+    page.keyboard.press("Enter")
+    assert "--on 6xh200-sxm " in page.locator("#command").inner_text()
+    # emptied, a fact is left to the file
+    page.locator("#accelerator").fill("")
+    page.keyboard.press("Tab")
+    assert page.locator("#accelerator").input_value() == "as in the file"
+    assert "--on NxACCELERATOR " in page.locator("#command").inner_text()
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize(("where", "field"), [("/", "part"), ("/buy", "only"), ("/check", "weights")])
+def test_an_open_list_stays_inside_the_window(opened, where, field):
+    page = opened(f"{where}?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+    ready(page)
+    for width in (320, 390, 700, 820, 900, 1000, 1100, 1200, 1440):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.locator(f"#{field}").press("ArrowDown")
+        left, right = page.evaluate(
+            f"(({{ left, right }}) => [left, right])(document.getElementById('{field}-list').getBoundingClientRect())"
+        )
+        assert 0 <= left < right <= width and page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator(f"#{field}").press("Escape")
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "typed"),
+    [("/buy", "budget", "lots"), ("/buy", "power", "much"), ("/buy", "users", "0"), ("/buy", "rate", "-1"),
+     ("/buy", "input", "-4"), ("/check", "file", None)],
+)  # fmt: skip
+def test_a_refusal_names_its_field_and_hides_the_answer_to_another_question(opened, where, field, typed):
+    page = opened(f"{where}?model=llama-3.1-8b&only=rtx-5090", errors=True)
+    ready(page)
+    if typed is not None:
+        page.locator(f"#{field}").fill(typed)
+    page.locator("#go").click()
+    page.locator("#problem:not([hidden])").wait_for()
+    control = page.locator(f"#{field}")
+    assert control.get_attribute("aria-invalid") == "true" and control.get_attribute("aria-describedby") == "problem"
+    assert page.locator("#answer[data-refused]").count() == 1
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("where", ["/", "/buy", "/check"])
+def test_without_a_service_every_page_says_so(opened, where):
+    page = opened(f"{where}?model=llama-3.1-8b&on=1xh100-sxm&only=rtx-5090", errors=True)
+    ready(page)
+    page.context.set_offline(True)
+    if where == "/":
+        page.locator("#users").fill("9")
+        page.locator("#users").press("Tab")
+    else:
+        if where == "/check":
+            page.locator("#drop summary").click()
+            page.locator("#text").fill("{}")
+        page.locator("#go").click()
+    page.locator("#problem:not([hidden])").wait_for()
+    assert page.locator("#problem").inner_text().startswith("The service does not answer.")
+    page.context.set_offline(False)
 
 
 def test_back_undoes_a_change_and_the_lists_find_names_as_people_type_them(opened):

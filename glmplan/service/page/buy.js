@@ -1,13 +1,16 @@
 // The page "what should I buy": the search as a job with progress, its options as a chart and a table.
 
-import { ask, at, el, money, number, pageOf, svg, table, time, whole } from "./dom.js";
-import { combobox } from "./combo.js";
-import { copy, explainTerms, LEVELS, opens, plain } from "./words.js";
+import { ask, at, el, money, number, pageOf, Refused, svg, table, time, whole } from "./dom.js";
+import { combobox, machineChoices, modelChoices } from "./combo.js";
+import { copy, explainTerms, LEVELS, opens, refusal } from "./words.js";
 import { save } from "./export.js";
 
-const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "only", "probability"];
+const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "probability"];
 const MOST_PINS = 4;
 const model = combobox(at("model"), "Model");
+const machine = combobox(at("only"), "Only these machines");
+let machines = [];
+let only = [];
 let found = null;
 let job = null;
 let pins = [];
@@ -17,17 +20,17 @@ async function begin() {
   const given = new URLSearchParams(location.search);
   for (const name of FIELDS) if (given.get(name)) at(name).value = given.get(name);
   at("users").value ||= "8";
-  // a site without a server has searched these machines
-  at("only").value ||= window.glmplanAnswers?.["v1/size"]?.[0][0].only ?? "";
   at("kind").value ||= "any";
   at("probability").value ||= "0.95";
   explainTerms();
   flows();
-  const { models, hardware } = await ask("v1/catalogue");
-  titles = new Map(hardware.map((one) => [one.name, one.title]));
+  const catalogue = await ask("v1/catalogue");
+  machines = machineChoices(catalogue.hardware);
+  titles = new Map(machines.map((one) => [one.value, one.title]));
   const asked = given.get("model") || "glm-5.1";
-  const known = models.some((one) => one.name === asked);
-  model.fill([...(known ? [] : [{ value: asked, title: asked }]), ...models.map((one) => ({ value: one.name, title: one.title, note: `${one.total_b >= 10 ? Math.round(one.total_b) : one.total_b} B parameters` }))], asked);
+  model.fill(modelChoices(asked, catalogue), asked);
+  // a site without a server has searched these machines
+  restrict((given.get("only") || window.glmplanAnswers?.["v1/size"]?.[0][0].only || "").split(",").map((one) => one.trim()).filter(Boolean));
   document.body.dataset.done = "true";
 }
 
@@ -35,24 +38,30 @@ function flows() {
   for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
 }
 
+/** Search these machines only; each is a button that takes it out again. */
+function restrict(names) {
+  only = [...new Set(names)].sort();
+  machine.fill(machines.filter((one) => !only.includes(one.value)), "");
+  at("only").placeholder = only.length ? "add another" : "all";
+  const without = (name) => () => { restrict(only.filter((one) => one !== name)); at("only").focus(); };
+  at("only-chosen").replaceChildren(...only.map((name) => el("li", {}, el("button", { type: "button", class: "small", "aria-label": `Remove ${titles.get(name) ?? name}`, text: `${titles.get(name) ?? name} ✕`, click: without(name) }))));
+}
+
 /** The question as the service takes it, and as the address has it. */
 function question() {
   const text = Object.fromEntries(FIELDS.map((name) => [name, at(name).value.trim()]));
   const users = Number(text.users);
-  if (!(Number.isInteger(users) && users >= 1 && users <= 4096)) throw new Error("People at once: type a whole number from 1 to 4,096.");
-  for (const [name, words] of [["rate", "Tokens per second"], ["wait", "Seconds to the first token"]]) if (text[name] && !(Number(text[name]) > 0)) throw new Error(`${words}: type a number above 0.`);
+  if (!(Number.isInteger(users) && users >= 1 && users <= 4096)) throw new Refused({ field: "users", message: "People at once: type a whole number from 1 to 4,096." }, 0);
+  for (const [name, words] of [["rate", "Tokens per second"], ["wait", "Seconds to the first token"]]) if (text[name] && !(Number(text[name]) > 0)) throw new Refused({ field: name, message: `${words}: type a number above 0.` }, 0);
   const slo = `tpot mean < ${Number((1000 / Number(text.rate || 10)).toPrecision(6))} ms, ttft mean < ${Number(text.wait || 10)} s`;
   const asked = { model: at("model").dataset.value, users, slo, kind: text.kind || "any", probability: Number(text.probability), answers: 20 };
   for (const name of ["input", "output"]) if (text[name]) asked[name] = Number(text[name]);
-  for (const name of ["budget", "power", "only"]) if (text[name]) asked[name] = text[name];
+  if (only.length) asked.only = only.join(",");
+  for (const name of ["budget", "power"]) if (text[name]) asked[name] = text[name];
   const address = new URLSearchParams({ model: asked.model });
   for (const name of FIELDS) if (text[name]) address.set(name, text[name]);
+  if (only.length) address.set("only", only.join(","));
   return { asked, address: `${location.pathname}?${address}` };
-}
-
-function problem(error) {
-  at("problem").hidden = !error;
-  at("problem").replaceChildren(error ? el("strong", { text: plain(error.message) }) : "");
 }
 
 async function search() {
@@ -60,9 +69,9 @@ async function search() {
   try {
     wanted = question();
   } catch (error) {
-    return problem(error);
+    return refusal(error);
   }
-  problem(null);
+  refusal(null);
   if (wanted.address !== location.pathname + location.search) history.pushState(null, "", wanted.address);
   flows();
   await stop();
@@ -75,7 +84,7 @@ async function search() {
     draw();
   } catch (error) {
     job = null;
-    problem(error);
+    refusal(error);
   } finally {
     running(Boolean(job));
     document.body.dataset.done = "true";
@@ -135,22 +144,22 @@ const words = (level) => LEVELS[level] ?? level;
 
 function shown() {
   const [paid, evidence, word] = [at("paid").value, at("evidence").value, at("word").value.trim().toLowerCase()];
-  return found.options.filter((one) => (!paid || one.paid.startsWith(paid)) && (!evidence || one.evidence_level === evidence) && (!word || one.machine.toLowerCase().includes(word)));
+  return found.options.filter((one) => (!paid || one.paid.startsWith(paid)) && (!evidence || one.evidence_level === evidence) && (!word || `${one.machine} ${named(one)}`.toLowerCase().includes(word)));
 }
 
 function draw() {
   const { options } = found;
+  const skipped = Object.entries(found.skipped);
   const best = options.find((one) => one.role === "answer");
   at("verdict").hidden = false;
   at("verdict").dataset.verdict = best ? "yes" : "unlikely";
   at("verdict-title").textContent = best ? `${named(best)}, ${best.weights}` : "No priced machine meets this SLO";
   const api = found.per_token;
-  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${whole(found.load)} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : "Lower the probability, relax the SLO, or leave the list of machines empty.";
+  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${whole(found.load)} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : `${skipped.length ? `Left out: ${skipped.map(([why, count]) => `${whole(count)} ${why}`).join("; ")}. ` : ""}${found.no_price.length ? `Without a price: ${found.no_price.slice(0, 5).map((name) => titles.get(name) ?? name).join(", ")}. ` : ""}Raise the limits, lower the probability, relax the SLO, or leave the list of machines empty.`;
   at("frontier-card").hidden = !options.length;
   const levels = [...new Set(options.map((one) => one.evidence_level))];
   at("evidence").replaceChildren(new Option("any", ""), ...levels.map((one) => new Option(words(one), one)));
   redraw();
-  const skipped = Object.entries(found.skipped);
   at("skipped").replaceChildren(skipped.length ? el("details", {}, el("summary", { text: `Left out: ${whole(skipped.reduce((sum, [, count]) => sum + count, 0))}` }), el("ul", {}, skipped.map(([why, count]) => el("li", { text: `${whole(count)}: ${why}` })))) : "");
   at("verdict").scrollIntoView({ block: "nearest" });
 }
@@ -206,10 +215,11 @@ function chart(rows) {
     const of = (digits) => digits.flatMap((digit) => Array.from({ length: 16 }, (_, power) => Number((digit * 10 ** (power - 4)).toPrecision(3)))).filter((one) => one >= least && one <= most).sort((one, other) => one - other);
     return [[1, 10], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8]].map(of).find((one, place) => one.length >= 4 || place === 3);
   };
+  // names would overlap: the points of the frontier have numbers, and a list below has their names
   const edge = [];
   for (const one of [...points].sort((a, b) => a.y - b.y || b.x - a.x)) if (!edge.length || one.x > edge.at(-1).x) edge.push(one);
   const dot = ({ one, x: across, y: up }) => svg("circle", { cx: x(across), cy: y(up), r: pins.includes(keyOf(one)) ? 7 : 5, class: one.slo_met ? "dot here" : "dot" }, svg("title", { text: `${named(one)}, ${one.weights}, ${one.paid}: ${money(up)} a month, carries ${number(across)} (${Math.floor(100 * one.probability)} % for this load)` }));
-  return svg(
+  const drawing = svg(
     "svg",
     { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Cost of a month over capacity. ${points.map(({ one }) => `${named(one)} ${one.paid}: ${money(one.usd_month)}, ${number(capacity(one))}`).join("; ")}` },
     svg("text", { x: 0, y: 13, class: "strong", text: "USD a month (log)" }),
@@ -217,11 +227,12 @@ function chart(rows) {
     marks(xs).map((value) => svg("text", { x: x(value), y: H - bottom + 17, "text-anchor": "middle", text: number(value) })),
     svg("text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle", text: `${found.unit} within the SLO (log)` }),
     svg("line", { x1: x(found.load), x2: x(found.load), y1: top, y2: H - bottom, class: "slo" }),
-    svg("text", { x: x(found.load) + 6, y: top + 12, class: "slo-text halo", text: `your load: ${number(found.load)}` }),
+    svg("text", { x: x(found.load) + (x(found.load) > W * 0.6 ? -6 : 6), y: top + 12, "text-anchor": x(found.load) > W * 0.6 ? "end" : "start", class: "slo-text halo", text: `your load: ${number(found.load)}` }),
     svg("path", { d: edge.map((one, place) => `${place ? "L" : "M"}${x(one.x).toFixed(1)} ${y(one.y).toFixed(1)}`).join(""), class: "line" }),
     points.map(dot),
-    edge.map((one) => svg("text", { x: x(one.x) + (x(one.x) > W * 0.6 ? -10 : 10), y: y(one.y) + 4, "text-anchor": x(one.x) > W * 0.6 ? "end" : "start", class: "strong halo", text: named(one.one) })),
+    edge.map((one, place) => svg("text", { x: x(one.x), y: y(one.y) - 10, "text-anchor": "middle", class: "strong halo", text: place + 1 })),
   );
+  return el("div", {}, drawing, el("ol", { "aria-label": "Cheapest for each capacity" }, edge.map(({ one }) => el("li", { text: `${named(one)}, ${one.weights}, ${one.paid}: ${money(one.usd_month)} a month, carries ${number(capacity(one))}${one.slo_met ? "" : ", too little for this load"}` }))));
 }
 
 /** The shown options as CSV; cells that a spreadsheet would compute are quoted as text. */
@@ -234,7 +245,8 @@ function csv() {
 
 at("size").addEventListener("submit", (event) => { event.preventDefault(); search(); });
 at("cancel").addEventListener("click", stop);
+at("only").addEventListener("change", () => at("only").dataset.value && restrict([...only, at("only").dataset.value]));
 at("export").addEventListener("click", () => save("glmplan-size.csv", csv(), "text/csv"));
 for (const name of ["paid", "evidence", "word"]) at(name).addEventListener("input", redraw);
 addEventListener("popstate", () => location.reload());
-begin().catch(problem);
+begin().catch(refusal);

@@ -1,7 +1,8 @@
 // The page "is my server as fast as predicted": a dropped record, its metrics beside the prediction, and the next step.
 
-import { ask, at, el, number, pageOf, svg, table, time } from "./dom.js";
-import { copy, plain } from "./words.js";
+import { ask, at, el, number, pageOf, Refused, svg, table, time, typed } from "./dom.js";
+import { combobox, machineChoices, modelChoices, modelOf } from "./combo.js";
+import { copy, refusal } from "./words.js";
 
 const FACTS = ["model", "accelerator", "accelerator_count", "engine", "weights", "tp"];
 const MOST = 240_000;
@@ -14,33 +15,39 @@ const VERDICTS = {
 const NAMES = { output_tokens_per_s: "Tokens/s of all", tpot_mean_ms: "TPOT", ttft_mean_ms: "TTFT", itl_mean_ms: "Inter-token latency", e2e_mean_ms: "End-to-end latency", prefill_tokens_per_s: "Prefill tokens/s", kv_pool_tokens: "KV pool, tokens", weights_gib_per_accelerator: "Weights, GiB" };
 
 const given = new URLSearchParams(location.search);
+const combos = { model: combobox(at("model"), "Model"), accelerator: combobox(at("accelerator"), "Accelerator"), engine: combobox(at("engine"), "Engine"), weights: combobox(at("weights"), "Weights") };
+const fact = (name) => at(name).dataset.value ?? at(name).value;
+let catalogue = { models: [], hardware: [], engines: [] };
 let file = { name: "", text: "" };
 
 function begin() {
   const [, count, part] = /^(\d+)x(.+)$/.exec(given.get("on") ?? "") ?? ["", "", given.get("on") ?? ""];
   const facts = { model: given.get("model"), accelerator: part, accelerator_count: count, engine: given.get("engine"), weights: given.get("weights"), tp: given.get("tp") };
   for (const name of FACTS) at(name).value = facts[name] ?? "";
+  for (const name of Object.keys(combos)) at(name).dataset.value = at(name).value;
   for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
-  command();
-  ask("v1/catalogue").then((found) => {
-    const fill = (id, rows) => at(id).replaceChildren(...rows.map((one) => new Option(one.title ?? one.name, one.name)));
-    fill("models", found.models);
-    fill("accelerators", found.hardware.filter((one) => one.kind === "accelerator"));
-    fill("engines", found.engines);
-  }, problem);
-  document.body.dataset.done = "true";
+  ask("v1/catalogue").then((found) => { catalogue = found; }).catch(refusal).finally(() => {
+    fill();
+    command();
+    document.body.dataset.done = "true";
+  });
+}
+
+/** The lists of facts; the first entry of each leaves the fact to the file. */
+function fill() {
+  const entry = modelOf(fact("model"), catalogue);
+  const formats = entry ? entry.checkpoints : [...new Set(catalogue.models.flatMap((one) => one.checkpoints))].sort();
+  const named = (names) => names.map((name) => ({ value: name, title: name }));
+  const choices = { model: modelChoices(fact("model"), catalogue), accelerator: machineChoices(catalogue.hardware.filter((one) => one.kind === "accelerator")), engine: named(catalogue.engines.map((one) => one.name)), weights: named(formats) };
+  for (const [name, found] of Object.entries(choices)) combos[name].fill([{ value: "", title: "as in the file" }, ...found], fact(name));
 }
 
 /** The command that measures the server of the question. */
 function command() {
   const users = Number(given.get("users")) || 8;
-  const on = at("accelerator").value ? `${at("accelerator_count").value || 1}x${at("accelerator").value}` : "NxACCELERATOR";
-  at("command").textContent = `glmplan validate ${at("model").value || "MODEL"} --url http://MACHINE:8000/v1 --on ${on} --users ${users > 1 ? `1,${users}` : 1} --input ${given.get("input") || 2048} --output ${given.get("output") || 512} --out acceptance`;
-}
-
-function problem(error) {
-  at("problem").hidden = !error;
-  at("problem").replaceChildren(error ? el("strong", { text: plain(error.message) }) : "");
+  const on = fact("accelerator") ? `${fact("accelerator_count") || 1}x${fact("accelerator")}` : "NxACCELERATOR";
+  const words = `glmplan validate ${fact("model") || "MODEL"} --url http://MACHINE:8000/v1 --on ${on} --users ${users > 1 ? `1,${users}` : 1} --input ${given.get("input") || 2048} --output ${given.get("output") || 512} --out acceptance`;
+  at("command").replaceChildren(...typed(words));
 }
 
 async function taken(one) {
@@ -52,15 +59,15 @@ async function taken(one) {
 
 async function compare() {
   const text = at("text").value.trim() ? at("text").value : file.text;
-  if (!text) return problem(new Error("Choose a file, or paste its text."));
-  const facts = Object.fromEntries(FACTS.filter((name) => at(name).value).map((name) => [name, ["accelerator_count", "tp"].includes(name) ? Number(at(name).value) : at(name).value]));
+  if (!text) return refusal(new Refused({ field: "file", message: "Choose a file, or paste its text." }, 0));
+  const facts = Object.fromEntries(FACTS.filter(fact).map((name) => [name, ["accelerator_count", "tp"].includes(name) ? Number(fact(name)) : fact(name)]));
   delete document.body.dataset.done;
   try {
     const found = await ask("v1/check", { text, name: file.name, facts });
-    problem(null);
+    refusal(null);
     draw(found);
   } catch (error) {
-    problem(error);
+    refusal(error);
   }
   document.body.dataset.done = "true";
 }
@@ -83,8 +90,8 @@ function draw(found) {
   at("verdict").dataset.verdict = look;
   at("verdict-title").textContent = `${mark} ${words}`;
   at("headline").textContent = `Read: ${found.kind}, ${found.runs} ${found.runs === 1 ? "run" : "runs"}. ${figures.length ? `${figures.length - found.outside} of ${figures.length} metrics lie inside the 90 % interval${found.verdict === "as_predicted" && found.outside ? ", and so many misses are within chance" : ""}.` : "No metric has both a measurement and a prediction."}`;
-  const calibrate = `glmplan calibrate --from ${file.name || "FILE"} --save my-site`;
-  const steps = [el("div", {}, el("h3", { text: "Calibrate with this" }), el("p", {}, "Later answers of your site are narrower: ", el("code", { text: calibrate }), " ", el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(calibrate, "The command is copied.") })))];
+  const calibrate = `glmplan calibrate --from ${/^[\w.-]+$/.test(file.name || "FILE") ? file.name || "FILE" : `'${file.name}'`} --save my-site`;
+  const steps = !figures.length ? [] : [el("div", {}, el("h3", { text: "Calibrate with this" }), el("p", {}, "Later answers of your site are narrower: ", el("code", {}, typed(calibrate)), " ", el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(calibrate, "The command is copied.") })))];
   if (found.causes.length) steps.push(el("div", {}, el("h3", { text: "Likely causes" }), el("ol", {}, found.causes.map((one) => el("li", {}, el("b", { text: one.what }), `: ${one.evidence}. Try: ${one.to_try}.`)))));
   else if (found.verdict === "slower") steps.push(el("div", {}, el("h3", { text: "Likely causes" }), el("p", { text: "This file has no facts of the server. A record of glmplan validate names causes: clocks, KV pool, preemption, the client itself." })));
   if (found.problems.length) steps.push(el("div", {}, el("h3", { text: "Not compared" }), el("ul", {}, found.problems.map((text) => el("li", { text })))));
@@ -111,6 +118,7 @@ for (const name of ["dragover", "dragleave", "drop"]) at("drop").addEventListene
   if (name === "drop" && event.dataTransfer.files[0]) taken(event.dataTransfer.files[0]);
 });
 at("check").addEventListener("submit", (event) => { event.preventDefault(); compare(); });
-at("check").addEventListener("input", command);
+for (const name of ["input", "change"]) at("check").addEventListener(name, command);
+at("model").addEventListener("change", fill);
 at("copy").addEventListener("click", () => copy(at("command").textContent, "The command is copied."));
 begin();

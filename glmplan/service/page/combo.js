@@ -13,7 +13,26 @@ function matching(choices, typed) {
   return words.length ? found.sort((one, other) => rank(other) - rank(one)) : found;
 }
 
-/** Make an input a combobox; its value is `input.dataset.value`, and a choice is a `change` event of the input. */
+/** The entry of the catalogue that a name, perhaps with its format, begins with. */
+export function modelOf(name, { models }) {
+  const fits = models.filter((one) => name === one.name || name.startsWith(`${one.name}-`));
+  return fits.sort((one, other) => other.name.length - one.name.length)[0];
+}
+
+/** The models as entries of a list; an asked name with its format, or an unknown one, is an entry of its own. */
+export function modelChoices(asked, catalogue) {
+  const entry = modelOf(asked, catalogue);
+  const own = !asked || entry?.name === asked ? [] : [{ value: asked, title: entry ? `${entry.title} ${asked.slice(entry.name.length + 1)}` : asked }];
+  return [...own, ...catalogue.models.map((one) => ({ value: one.name, title: one.title, note: `${one.total_b >= 10 ? Math.round(one.total_b) : one.total_b} B parameters` }))];
+}
+
+const memory = (one) => (one.memory_gib ? `${one.kind === "host" ? `${one.accelerator_count} × ` : ""}${Math.round(one.memory_gib)} GiB` : "memory not published");
+export const machineChoices = (hardware) => hardware.map((one) => ({ value: one.name, title: one.title, note: memory(one), also: one.accelerator }));
+
+/** Make an input a combobox; its value is `input.dataset.value`, and a choice is a `change` event of the input.
+ *
+ * Emptied text is the entry without a value, where there is one.
+ */
 export function combobox(input, label) {
   const list = el("ul", { id: `${input.id}-list`, role: "listbox", class: "choices", hidden: true, "aria-label": label });
   for (const [name, value] of Object.entries({ role: "combobox", "aria-label": label, "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id, autocomplete: "off", spellcheck: "false", autocapitalize: "off" })) input.setAttribute(name, value);
@@ -40,6 +59,9 @@ export function combobox(input, label) {
     shown = matching(choices, typed).slice(0, MOST);
     list.replaceChildren(...(shown.length ? shown.map((one, place) => el("li", { id: `${list.id}-${place}`, role: "option", "aria-selected": "false", pointerdown: (event) => { event.preventDefault(); choose(one); } }, el("b", { text: one.title }), one.note && el("small", { text: one.note }))) : [el("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none", text: "Nothing has this name." })]));
     list.hidden = false;
+    list.style.translate = "";
+    const over = list.getBoundingClientRect().right - document.documentElement.clientWidth + 8;
+    if (over > 0) list.style.translate = `${-over}px`;
     input.setAttribute("aria-expanded", "true");
     mark(typed && shown.length ? 0 : -1);
   };
@@ -55,7 +77,12 @@ export function combobox(input, label) {
   input.addEventListener("focus", () => input.select());
   input.addEventListener("click", () => list.hidden && open(""));
   input.addEventListener("input", () => open(input.value));
-  input.addEventListener("blur", () => { close(); put(input.dataset.value ?? ""); });
+  input.addEventListener("blur", () => {
+    const vacant = !input.value && input.dataset.value && choices.find((one) => !one.value);
+    if (vacant) return choose(vacant);
+    close();
+    put(input.dataset.value ?? "");
+  });
   input.addEventListener("keydown", (event) => {
     const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (move) {
@@ -65,6 +92,8 @@ export function combobox(input, label) {
     } else if (event.key === "Enter") {
       event.preventDefault();
       if (!list.hidden && shown.length) choose(shown[Math.max(active, 0)]);
+    } else if (event.key === "Tab" && !list.hidden && shown[active]) {
+      choose(shown[active]);
     } else if (event.key === "Escape" && !list.hidden) {
       event.stopPropagation();
       close();
@@ -72,9 +101,9 @@ export function combobox(input, label) {
     }
   });
   return {
-    /** Set the entries, each with value, title and note, and the chosen one. */
+    /** Set the entries, each with value, title and note (and other words that find it), and the chosen one. */
     fill(found, value) {
-      choices = found.map((one) => ({ ...one, text: folded(`${one.title} ${one.value} ${one.note ?? ""}`) }));
+      choices = found.map((one) => ({ ...one, text: folded(`${one.title} ${one.value} ${one.note ?? ""} ${one.also ?? ""}`) }));
       put(value);
     },
   };

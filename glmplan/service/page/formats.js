@@ -2,7 +2,8 @@
 
 import { ask, at, el, number, span, time, whole } from "./dom.js";
 import { eachLines, verdictWords } from "./verdict.js";
-import { asked, modelOf } from "./state.js";
+import { modelOf } from "./combo.js";
+import { asked } from "./state.js";
 import { opens } from "./words.js";
 
 const FIRST = 8;

@@ -1,7 +1,8 @@
 // The page "will it fit, how fast": a sentence whose every change is a question, and an answer that is drawn as it comes.
 
 import { ask, at, el, number, pageOf, Refused, typed, useToken } from "./dom.js";
-import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelOf, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
+import { modelOf } from "./combo.js";
+import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
 import { drawLinks } from "./links.js";
@@ -11,7 +12,7 @@ import { drawFormats } from "./formats.js";
 import { drawCheaper, drawFigures, drawVerdict, priceFigure, verdictWords } from "./verdict.js";
 import { openTab } from "./tabs.js";
 import { picture, save } from "./export.js";
-import { copy, explainTerms, glossed, nameOf, plain, said } from "./words.js";
+import { copy, explainTerms, glossed, plain, refusal, said } from "./words.js";
 
 let catalogue = null;
 let { state, others } = fromAddress();
@@ -62,25 +63,14 @@ async function answerIt() {
 }
 
 function problem(error) {
-  const box = at("problem");
-  for (const field of document.querySelectorAll("[aria-invalid]")) for (const name of ["aria-invalid", "aria-describedby"]) field.removeAttribute(name);
-  box.hidden = !error;
-  // the answer below belongs to another question
-  at("answer").toggleAttribute("data-refused", Boolean(error));
-  box.replaceChildren();
+  // a machine is named by two fields
+  const fields = { tpot_limit: "rate", ttft_limit: "wait", on: partOf(state.on).cards === "0" ? "cards" : "part" };
+  const { control, wrong } = refusal(error, (name) => fields[name] ?? name);
   if (!error) return;
   at("token-form").hidden = error.status !== 401;
-  const wrong = error instanceof Refused ? error.error : { message: "The service does not answer. Is glmplan serve still running?" };
-  // a number of users is one of a list, and a machine is named by two fields
-  const named = { tpot_limit: "rate", ttft_limit: "wait" }[wrong.field] ?? wrong.field;
-  const field = named === "on" ? (partOf(state.on).cards === "0" ? "cards" : "part") : named?.split(".")[0];
-  const control = field && at(field);
-  if (control?.form) for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) control.setAttribute(name, value);
-  for (let node = control?.form && control.parentElement; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
-  const message = error.status === 0 ? wrong.message : plain(wrong.message);
-  box.append(el("strong", { text: control?.form && error.status !== 0 ? `${nameOf(field)}: ${message}` : message }));
+  for (let node = control?.parentElement; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
   const instead = (wrong.nearest || []).slice(0, 5);
-  if (control && instead.length) box.append(el("div", { class: "row" }, instead.map((value) => el("button", { type: "button", class: "small", text: value, click: () => put(wrong.field, value) }))));
+  if (control && instead.length) at("problem").append(el("div", { class: "row" }, instead.map((value) => el("button", { type: "button", class: "small", text: value, click: () => put(wrong.field, value) }))));
 }
 
 function put(field, value) {

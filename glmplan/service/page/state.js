@@ -1,7 +1,7 @@
 // The question: fields of the form, the address of the page, and the words of the command line.
 
 import { at, whole } from "./dom.js";
-import { combobox } from "./combo.js";
+import { combobox, machineChoices, modelChoices, modelOf } from "./combo.js";
 
 export const START = { model: "glm-5.1", on: "6xrtx-pro-6000-ws", users: "8" };
 /** fields of the options of a plan beside model and machine, which the service derives from its request */
@@ -85,12 +85,6 @@ export function partOf(on) {
   return match ? { cards: match[1], part: match[2] } : { cards: "", part: on || "" };
 }
 
-/** The entry of the catalogue that a name, perhaps with its format, begins with. */
-export function modelOf(name, catalogue) {
-  const fits = catalogue.models.filter((one) => name === one.name || name.startsWith(`${one.name}-`));
-  return fits.sort((one, other) => other.name.length - one.name.length)[0];
-}
-
 const titleOf = (name, entries) => entries.find((one) => one.name === name)?.title ?? name;
 
 /** A machine as people name it: "6 × RTX PRO 6000 …", or the title of a host. */
@@ -133,15 +127,13 @@ function choose(select, options, value) {
 }
 
 const combos = { model: combobox(at("model"), "Model"), part: combobox(at("part"), "Accelerator or machine") };
-const size = (billions) => `${billions >= 10 ? Math.round(billions) : billions} B parameters`;
-const memory = (one) => (one.kind === "host" ? `${one.accelerator_count} × ${one.accelerator}` : one.memory_gib ? `${Math.round(one.memory_gib)} GiB` : "memory not published");
 
 /** Fill the form from a state. */
 export function show(state, catalogue) {
   const entry = modelOf(state.model, catalogue);
   const name = entry ? entry.name : state.model;
   const format = state.weights || (entry && state.model !== entry.name ? state.model.slice(entry.name.length + 1) : "");
-  combos.model.fill(catalogue.models.map((one) => ({ value: one.name, title: one.title, note: size(one.total_b) })), name);
+  combos.model.fill(modelChoices(name, catalogue), name);
   const formats = entry ? [...entry.checkpoints].sort((one, other) => entry.bits[other] - entry.bits[one]) : [];
   choose(at("weights"), [["", "the best format that fits"], ...formats.map((one) => [one, one])], format);
   choose(at("kv"), [["", "chosen for you"], ...catalogue.kv_formats.map((one) => [one, one])], state.kv);
@@ -159,7 +151,7 @@ export function show(state, catalogue) {
 function hardware(state, catalogue) {
   const { cards, part } = partOf(state.on);
   const entry = catalogue.hardware.find((one) => one.name === part);
-  combos.part.fill(catalogue.hardware.map((one) => ({ value: one.name, title: one.title, note: memory(one) })), part);
+  combos.part.fill(machineChoices(catalogue.hardware), part);
   const host = Boolean(entry && entry.kind === "host" && !cards);
   at("cards").disabled = host;
   at("cards-slot").hidden = host;

@@ -1,6 +1,6 @@
 // Terms with the sentence of the glossary, errors in the words of the form, theme, copying.
 
-import { at, el, kept } from "./dom.js";
+import { at, el, kept, pageOf, Refused } from "./dom.js";
 
 /** Sentences of docs/glossary.md. */
 const TERMS = {
@@ -61,6 +61,8 @@ export const LEVELS = {
 export function plain(message) {
   return message
     .replace(/^[a-z_.\d]+(, item \d+)?: /, "")
+    .replace(/^([^:]*: )?(is of no kind)/, "This file $2")
+    .replace(/Any result can be given to [^:]* as a CSV/, "Any result is read as a CSV")
     .replaceAll(/: `glmplan fit` shows the shortfall/g, "")
     .replaceAll(/[;,]? ?\(?see `glmplan [^`]*`\)?/g, "")
     .replace(/[;,] or give (its|a) .*$/s, "")
@@ -73,6 +75,32 @@ export function nameOf(field) {
   const control = at(field);
   const text = control?.getAttribute("aria-label") ?? [...(control?.closest("label")?.childNodes ?? [])].filter((one) => one.nodeType === 3).map((one) => one.data.trim()).join("");
   return text || { on: "Machine", mtp: "Drafted tokens" }[field] || field.replaceAll("_", " ");
+}
+
+/** Show why there is no answer, beside the field that it names; that field and the error of the service. */
+export function refusal(error, fieldOf = (name) => name) {
+  const box = at("problem");
+  for (const field of document.querySelectorAll("[aria-invalid]")) for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) if (field.getAttribute(name) === value) field.removeAttribute(name);
+  box.hidden = !error;
+  // the answer below belongs to another question
+  at("answer").toggleAttribute("data-refused", Boolean(error));
+  box.replaceChildren();
+  if (!error) return {};
+  const wrong = error instanceof Refused ? error.error : { message: "The service does not answer. Is glmplan serve still running?" };
+  // a number of users is one of a list, a fact one of a record
+  const field = fieldOf(wrong.field)?.split(".").findLast((name) => at(name)?.form);
+  const control = field && at(field);
+  if (control) for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) control.setAttribute(name, value);
+  const message = error.status === 0 ? wrong.message : plain(wrong.message);
+  // a message of several lines ends with the form of a file; of a long one the first clause says the error
+  const [line, ...form] = message.split("\n");
+  const end = line.length > 200 ? line.search(/[;.] /) : -1;
+  const subject = error.status === 0 ? "" : control ? `${nameOf(field)}: ` : "";
+  box.append(el("strong", { text: `${subject}${end < 0 ? line : `${line.slice(0, end)}.`}` }));
+  if (end >= 0) box.append(el("p", { text: `${line[end + 2].toUpperCase()}${line.slice(end + 3)}` }));
+  if (form.length) box.append(el("pre", { tabindex: "0", text: form.join("\n") }));
+  if (error.status === 401 && !at("token-form")) box.append(" ", el("a", { href: pageOf(""), text: "Give the token on the first page." }));
+  return { control, wrong };
 }
 
 let shown = 0;
