@@ -455,6 +455,20 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
     return found
 
 
+def costs_of(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the single values of an answer of `cost`; None without a price."""
+    api = record["api"] or {}
+    tokens = record["million_input_tokens_month"] + record["million_output_tokens_month"]
+    paid = [one for one in record["ways"] if one["usd_month"] is not None]
+    found = {"usd_month_api": api.get("usd_month"), "usd_per_million_tokens_api": api and api["usd_month"] / tokens}
+    for kind in ("buy", "rent"):
+        ways = [one for one in paid if one["paid"].startswith(kind)]
+        way = min(ways, key=lambda one: one["usd_month"], default={})
+        found |= {f"{name}_{kind}": way.get(name) for name in ("usd_month", "usd_per_million_tokens", "usd_purchase")}
+    found["usd_purchase"] = found.pop("usd_purchase_buy")
+    return {name: found[name] or None for name in COST_VALUES}
+
+
 #: metrics at the largest requested concurrency: name of the value → field of the row
 _METRICS = {
     "tokens_per_s": "output_tokens_per_s",
@@ -462,10 +476,18 @@ _METRICS = {
     "ttft_ms": "ttft_mean_ms",
     "tpot_ms": "tpot_mean_ms",
 }
+_PAID = {"buy": "bought", "rent": "rented", "api": "served by the cheapest API"}
+#: name of a single value of the costs → description with unit
+COST_VALUES = {
+    **{f"usd_month_{kind}": f"Cost of a month, {words} [USD]" for kind, words in _PAID.items()},
+    **{f"usd_per_million_tokens_{kind}": f"Cost of a million tokens, {words} [USD]" for kind, words in _PAID.items()},
+    "usd_purchase": "Price of the machine [USD]",
+}
 #: name of a single value for spreadsheets → description with unit
 VALUES: dict[str, str] = {
     "verdict": "fits, tight, does_not_fit or unknown",
     "headline": "The verdict in one sentence",
+    "weights": "Format of the weights",
     "layout": "Layout, such as TP2×PP3",
     "tokens_per_s": "Output tokens per second of all users at the largest requested concurrency",
     "user_tokens_per_s": "Output tokens per second of each user at that concurrency",
@@ -490,6 +512,7 @@ VALUES: dict[str, str] = {
     "engine": "Engine",
     "evidence_level": "Level of the measurements behind the speeds",
     "command": "Command that starts the engine",
+    **COST_VALUES,
 }
 
 #: names of the previous release, still read → names of this one
@@ -497,10 +520,11 @@ OLD_VALUES = {"knowledge": "evidence_level"}
 
 
 def values_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the single values of an answer of `fit`; None if it has none."""
+    """Return the single values of an answer of `fit`, without costs; None if it has none."""
     plan, memory, safe = record["plan"] or {}, record["memory"] or {}, record["safe"] or {}
     found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "evidence_level", "command")}
     found |= {"layout": plan.get("layout"), "engine": record["question"]["engine"]}
+    found["weights"] = record["question"]["checkpoint"]
     row: dict[str, Any] = max(record["users"], key=lambda one: one["users"], default={})
     for name, field in _METRICS.items():
         figure = row.get(field) or {}
@@ -516,7 +540,7 @@ def values_of(record: dict[str, Any]) -> dict[str, Any]:
         "requests_held": memory.get("requests_held"),
         "weights_gib": max((rank["weights_total_gib"] for rank in ranks), default=None),
     }
-    return {name: found[name] for name in VALUES}
+    return {name: found[name] for name in VALUES if name not in COST_VALUES}
 
 
 def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> dict[str, Any]:

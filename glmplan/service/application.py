@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from glmplan.errors import SpecError
 from glmplan.service import questions as q
 from glmplan.service.answer_schemas import ANSWER_SCHEMAS, Infeasible, JobState, Refusal
-from glmplan.service.answers import OLD_VALUES, QUESTIONS, VALUES
+from glmplan.service.answers import COST_VALUES, OLD_VALUES, QUESTIONS, VALUES, costs_of
 from glmplan.service.dispatcher import Dispatcher
 from glmplan.service.form import page_assets
 from glmplan.service.guard import App, Guard, Limits, Metrics
@@ -242,11 +242,18 @@ async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request
         if name not in VALUES:
             error = SpecError("is not a value", field="get", value=name, choices=VALUES)
             return JSONResponse(refusal_record(error), 422)
-    asked = q.FitQuestion.model_validate(question.model_dump(exclude={"get", "form", "token"}))
-    answer = await _answered(request, "values", asked)
+    plan = question.model_dump(exclude={"get", "form", "token"}, exclude_none=True)
+    answer = await _answered(request, "values", q.FitQuestion.model_validate(plan | {"changes": False}))
     if answer.status_code != 200:
         return answer
     record = json.loads(bytes(answer.body))
+    if not COST_VALUES.keys().isdisjoint(names) and record["verdict"] in ("fits", "tight"):
+        # the format that `fit` chose
+        cost = q.CostQuestion.model_validate(plan | {"weights": record["weights"]})
+        answer = await _answered(request, "cost", cost)
+        if answer.status_code != 200:
+            return answer
+        record |= costs_of(json.loads(bytes(answer.body)))
     cells = [_cell(record, name) for name in names]
     form = question.form or ("text" if len(names) == 1 else "csv")
     if form == "text":

@@ -207,7 +207,7 @@ class ValueQuestion(PlanQuestion):
     get: Annotated[str, Field(min_length=1, max_length=400)] = Field(
         description="Names of values, separated by commas, see /v1/values.", examples=["tokens_per_s"]
     )
-    users: Whole | None = Field(None, description="Concurrent users.", examples=[32])
+    users: Whole = Field(1, description="Concurrent users.", examples=[32])
     form: Literal["text", "csv"] | None = Field(
         None, description="text, or csv with a header line; by default text for one value, csv for more."
     )

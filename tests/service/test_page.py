@@ -316,6 +316,7 @@ def test_a_plan_whose_speed_is_not_known_says_why(opened):
     page = opened("/?model=glm-5.1-bf16&on=32xh100-sxm&users=2")
     settled(page)
     assert "network between nodes" in page.locator("#curve").inner_text()
+    assert "network between nodes" in page.locator("#headline").inner_text()
     assert "is not known" in page.locator("#links").text_content()
     assert not page.locator("#curve-table").is_visible()
 
@@ -339,7 +340,7 @@ def test_many_cards_stand_in_rows_and_no_label_of_a_chart_is_cut(opened):
     assert page.locator("#links svg text.strong").first.bounding_box()["height"] > 8
 
 
-#: texts of drawings that leave their drawing, and pairs of them that lie on each other
+#: texts of drawings that leave their drawing, lie on each other or on the line of a limit
 CROWDED = """() => [...document.querySelectorAll("main svg[viewBox]")].flatMap((one) => {
     const frame = one.getBoundingClientRect();
     const texts = [...one.querySelectorAll("text")].filter((text) => text.textContent && text.checkVisibility());
@@ -349,7 +350,11 @@ CROWDED = """() => [...document.querySelectorAll("main svg[viewBox]")].flatMap((
     const meet = (a, b) => over(a, b, "left", "right") > 1 && over(a, b, "top", "bottom") > 4;
     const pairs = boxes.flatMap(([text, box], place) =>
         boxes.slice(place + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${text} on ${other}`));
-    return [...cut.map(([text]) => text), ...pairs];
+    const lines = [...one.querySelectorAll("line.slo")].map((line) => ["a limit", line.getBoundingClientRect()]);
+    const struck = boxes.flatMap(([text, box]) =>
+        lines.filter(([, line]) => over(box, line, "left", "right") > 1 && box.top + 3 < line.top && line.bottom < box.bottom - 3)
+            .map(([name]) => `${text} on ${name}`));
+    return [...cut.map(([text]) => text), ...pairs, ...struck];
 })"""
 
 
@@ -358,6 +363,8 @@ CROWDED = """() => [...document.querySelectorAll("main svg[viewBox]")].flatMap((
     "where",
     [
         START + "&buy=25000",
+        # the limit is the lowest value of the chart
+        "/?model=llama-3.1-8b&on=1xh100-sxm&users=8",
         "/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8",
         "/?model=llama-3.1-8b&on=wrx90-2-switches-8&users=8&rent=1",
         "/?model=deepseek-v3.2&on=hgx-b200-8&users=32&api_in=0.3&api_out=0.4",

@@ -160,6 +160,26 @@ def test_single_values_are_those_of_fit(client, printed):
     assert alone.headers["content-type"].startswith("text/plain")
 
 
+def test_single_values_of_money_are_those_of_the_costs(client):
+    """Without users the answer is for one; the format is the one that `fit` chose."""
+    plan = {"model": "glm-5.1", "on": "6xrtx-pro-6000-ws"}
+    fit = asked(client, "fit", plan | {"users": 1, "changes": False})["question"]
+    found = asked(client, "cost", plan | {"weights": fit["checkpoint"], "users": 1})
+    get = "weights,usd_month_buy,usd_month_api,usd_per_million_tokens_buy,usd_purchase,usd_month_rent"
+    cells = client.get("/v1/value", params=plan | {"get": get}).text.splitlines()[1].split(",")
+    ways = {one["paid"].split(" ")[0]: one for one in found["ways"] if one["usd_month"] is not None}
+    assert cells[:5] == [
+        fit["checkpoint"],
+        repr(ways["buy"]["usd_month"]),
+        repr(found["api"]["usd_month"]),
+        repr(ways["buy"]["usd_per_million_tokens"]),
+        repr(ways["buy"]["usd_purchase"]),
+    ]
+    assert cells[5] == (repr(ways["rent"]["usd_month"]) if "rent" in ways else "unknown")
+    small = {"model": "glm-5.1-bf16", "on": "1xh100-sxm", "get": "usd_month_buy"}
+    assert client.get("/v1/value", params=small).text == "does_not_fit"
+
+
 def test_a_plan_costs_what_compare_says(client):
     plans = [PLAN, {"model": "llama-3.1-8b", "on": "1xh200-sxm"}]
     compared = asked(client, "compare", {"plans": plans, "users": 8, "today": DAY})["plans"][0]

@@ -59,9 +59,9 @@ export function combobox(input, label) {
     shown = matching(choices, typed).slice(0, MOST);
     list.replaceChildren(...(shown.length ? shown.map((one, place) => el("li", { id: `${list.id}-${place}`, role: "option", "aria-selected": "false", pointerdown: (event) => { event.preventDefault(); choose(one); } }, el("b", { text: one.title }), one.note && el("small", { text: one.note }))) : [el("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none", text: "Nothing has this name." })]));
     list.hidden = false;
-    list.style.translate = "";
+    list.style.left = "";
     const over = list.getBoundingClientRect().right - document.documentElement.clientWidth + 8;
-    if (over > 0) list.style.translate = `${-over}px`;
+    if (over > 0) list.style.left = `${-over}px`;
     input.setAttribute("aria-expanded", "true");
     mark(typed && shown.length ? 0 : -1);
   };

@@ -114,11 +114,13 @@ function chart(rows, safe, here, width) {
     parts.push(svg("line", { x1: left, x2: width - RIGHT, y1: y(value), y2: y(value), class: "slo" }));
     if (!chance) texts.push(label(words, [[width - RIGHT - 4, y(value) - 6, "end"], [left + 6, y(value) - 6], [width - RIGHT - 4, y(value) + 15, "end"], [left + 6, y(value) + 15]], { class: "slo-text halo" }));
   }
+  // no name of a zone lies on a line
+  const heights = [floor - 7, TOP + 14].filter((up) => lines.every(([value]) => Math.abs(y(value) - up + 4) > 10));
   for (const [, from, to, words, short] of zones) {
     const middle = (x(from) + x(to)) / 2;
     const room = Math.max(x(to) - x(from), 0);
     const told = [words, short].find((one) => LETTER * one.length + 6 <= room);
-    if (told) texts.push(label(told, [[middle, floor - 7, "middle"], [middle, TOP + 14, "middle"]], { class: "halo" }));
+    if (told) texts.push(label(told, heights.map((up) => [middle, up, "middle"]), { class: "halo" }));
   }
   for (const one of points) {
     const dot = svg("circle", { cx: x(one.users), cy: y(one.value), r: one.users === here ? 6 : 3.5, class: one.users === here ? "dot here" : "dot" });

@@ -23,7 +23,8 @@ const strong = (text) => el("b", { text });
 /** Sentences of the verdict: what loads, what is expected, and against which limits. */
 function sentences(answer, row) {
   const { safe, memory, plan, question } = answer;
-  const said = [answer.headline, ...answer.reasons].map((text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`);
+  const lacking = answer.answer.verdict === "unknown" ? answer.unknown.map((text) => `the speed is not known; unknown: ${text.replace(/^.*\bunknown: /, "")}`) : [];
+  const said = [answer.headline, ...answer.reasons, ...lacking].map((text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`);
   if (!row || !safe) return [[said.join(" ")]];
   const free = memory?.kv_pool_gib ? `, ${number(memory.kv_pool_gib)} GiB for the KV cache of each accelerator` : "";
   const found = [[`It loads: ${question.checkpoint}, ${plan.layout} with ${question.engine}${free}.`]];
