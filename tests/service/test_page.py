@@ -351,8 +351,9 @@ CROWDED = """() => [...document.querySelectorAll("main svg[viewBox]")].flatMap((
     const pairs = boxes.flatMap(([text, box], place) =>
         boxes.slice(place + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${text} on ${other}`));
     const lines = [...one.querySelectorAll("line.slo")].map((line) => ["a limit", line.getBoundingClientRect()]);
+    const inside = (box, line) => box.top + 3 < line.top && line.bottom < box.bottom - 3;
     const struck = boxes.flatMap(([text, box]) =>
-        lines.filter(([, line]) => over(box, line, "left", "right") > 1 && box.top + 3 < line.top && line.bottom < box.bottom - 3)
+        lines.filter(([, line]) => over(box, line, "left", "right") > 1 && inside(box, line))
             .map(([name]) => `${text} on ${name}`));
     return [...cut.map(([text]) => text), ...pairs, ...struck];
 })"""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from textwrap import wrap
 from typing import Any
 
 from glmplan.errors import SpecError
@@ -252,7 +253,7 @@ class Sheet:
     last_printed : tuple of int or None
         Corner of the print range; the whole sheet by default.
     scale : int
-        Size in print; as wide as a page by default, [%]
+        Size in print; as wide as a page by default, at least 60, [%]
     """
 
     name: str
@@ -378,7 +379,14 @@ def _cached(value: Any) -> Any:
 def _write_about(page: Any, sheet: Sheet, style: Any) -> None:
     for column, width in sheet.widths.items():
         page.set_column(column, column, width)
-    for row, height in sheet.heights.items():
+    heights = dict(sheet.heights)
+    for (row, column), name in sheet.styles.items():
+        text = sheet.cells[row, column]
+        if name == "header" and isinstance(text, str) and not text.startswith("="):
+            # bold letters are wider than the digits that widths are counted in
+            lines = len(wrap(text, max(int(0.85 * sheet.widths.get(column, _WIDTH)), 1)))
+            heights[row] = max(heights.get(row, 0.0), 13.0 * lines + 4.0)
+    for row, height in heights.items():
         page.set_row(row, height)
     for place, text in sheet.notes.items():
         page.write_comment(*place, text, {"x_scale": 2.5, "y_scale": 1.2})
@@ -417,6 +425,14 @@ def _write_charts(file: Any, page: Any, sheet: Sheet) -> None:
         page.insert_chart(*one.place, chart, {"object_position": 2})
 
 
+#: width of a column of its own accord [digits]
+_WIDTH = 8.43
+#: print width of A4 paper less its margins [px]
+_ROOM, _ROOM_LANDSCAPE = 717, 1045
+#: smallest print [%]
+_LEAST_PRINT = 60
+
+
 def _write_pages(page: Any, sheet: Sheet) -> None:
     if sheet.landscape:
         page.set_landscape()
@@ -427,7 +443,16 @@ def _write_pages(page: Any, sheet: Sheet) -> None:
     page.print_area(0, 0, *last)
     if sheet.breaks:
         page.set_h_pagebreaks(sheet.breaks)
+    rows, columns = sheet.freeze
+    if rows:
+        page.repeat_rows(0, rows - 1)
+    wide = sum(7 * sheet.widths.get(column, _WIDTH) + 5 for column in range(last[1] + 1))
     if sheet.scale:
         page.set_print_scale(sheet.scale)
-    else:
+    elif wide * _LEAST_PRINT / 100 <= (_ROOM_LANDSCAPE if sheet.landscape else _ROOM):
         page.fit_to_pages(1, 0)
+    else:
+        # smaller print is not readable: columns on further pages, each with the frozen ones
+        page.set_print_scale(_LEAST_PRINT)
+        if columns:
+            page.repeat_columns(0, columns - 1)

@@ -394,7 +394,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     page, axes = book["Surface"], grid.axes
     page.put(0, 0, "Predicted times over concurrency, input and output length", "title")
     page.put(1, 0, "Fixed when the workbook was made; linear interpolation between the points, none outside. Decode "
-                   "time is service time less the lower bound of TTFT, and at most its upper bound.",
+                   "time is service time less the lower bound of TTFT, and at most its upper bound. Not printed.",
              "note")  # fmt: skip
     for row, (title, values) in enumerate(
         (("Users per machine", axes.users), ("Input [tokens]", axes.inputs), ("Output [tokens]", axes.outputs),
@@ -429,6 +429,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
              "heading")  # fmt: skip
     page.widths |= {0: 20, 1: 12}
     page.freeze = (grid.POINTS, grid.LEFT)
+    page.last_printed = (grid.POINTS - 2, 19)
 
 
 def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached) -> None:

@@ -172,7 +172,6 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
     own = given_columns([option.planned.asked.request for option in options])
     titles = [_TITLES[name].format(terms.currency) for name in names] + [title for title, _ in own]
     page.row(FIRST - 1, titles, "header")
-    page.heights[FIRST - 1] = 46
     for number, option in enumerate(options):
         option_row = _option_row(number, option, terms)
         for name, (value, style) in option_row.items():
@@ -267,13 +266,12 @@ def write_results(book: Book, options: tuple[Option, ...], terms: Terms) -> None
     page.put(1, 0, "At the load and the prices of the other sheets. No inputs.", "note")
     page.row(FIRST - 2, [_RESULT_TITLES[name][0] for name in names], "header")
     page.row(FIRST - 1, [_RESULT_TITLES[name][1].format(terms.currency) for name in names], "header")
-    page.heights[FIRST - 2] = 46
     for number in range(len(options)):
         for name, formula in _formulas(number).items():
             page.put(FIRST + number, names.index(name), f"={formula}", _RESULT_TITLES[name][2])
     first, last = (FIRST, names.index("fit")), (FIRST + len(options) - 1, names.index("fit"))
     page.rules += [Rule(first, last, f'=$B{FIRST + 1}="{word}"', style) for word, style in FIT_RULES]
-    wide = {"name": 30, "limit": 20, "why": 60, "fit": 13}
+    wide = {"name": 30, "limit": 20, "break_even": 18, "why": 60, "fit": 13}
     page.widths |= {place: wide.get(name, 12) for place, name in enumerate(names)}
     page.freeze = (FIRST, 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import shutil
 import subprocess
@@ -119,3 +120,15 @@ def test_the_decision_prints_on_two_pages(content, office, tmp_path):
     pages = [page for page in text.stdout.split("\f") if re.search(r"plan\.xlsx\s+Summary\s+page", page)]
     assert len(pages) == 2
     assert "Tokens/s" in pages[0] and "Assumptions and evidence" in pages[1]
+
+
+def test_every_sheet_prints_at_a_readable_size(content):
+    """A4 across less its margins is 1045 pixels wide; a column has 7 for each digit and 5 beside them."""
+    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed")
+    for page in openpyxl.load_workbook(io.BytesIO(content)):
+        left, _, right, _ = openpyxl.utils.cell.range_boundaries(page.print_area.rpartition("!")[2])
+        letters = [openpyxl.utils.get_column_letter(column) for column in range(left, right + 1)]
+        own = page.column_dimensions
+        wide = sum(7 * (own[letter].width if letter in own else 8.43) + 5 for letter in letters)
+        size = 1045 / wide if page.sheet_properties.pageSetUpPr.fitToPage else page.page_setup.scale / 100
+        assert page.page_setup.orientation == "landscape" and size >= 0.59, (page.title, size)
