@@ -473,10 +473,12 @@ def machine_drawing(one: ReportOption) -> Drawing | None:
     if plan is not None and plan["dp"] == 1 and plan["replicas"] == 1:
         try:
             placed = place(host, tp=int(plan["tp"]), pp=int(plan["pp"]))
-            words += ", stages, and the utilisation of each link in its busiest phase"
+            words += ", stages, and the share of each link in a decode step"
         except GlmplanError:  # more GPUs than a node has, or unpublished links: drawn without loads
             placed = None
-    return Drawing(words + ".", lambda: [draw_svg(host, placed)])
+    rows = one.record["users"]
+    step = rows[-1]["step_time_breakdown"].get("links", 0.0) if rows else None
+    return Drawing(words + ".", lambda: [draw_svg(host, placed, step)])
 
 
 def cost_drawing(plans: Sequence[ReportOption]) -> Drawing | None:

@@ -215,16 +215,17 @@ def _positions(tops: list[_Node]) -> tuple[dict[str, tuple[float, int]], int, fl
     return at, lowest[0], edge - _GAP
 
 
-def _colour(share: float) -> str:
-    """Return the colour of a link by its load."""
-    return light([name for least, name in FULL if share >= least][-1])
+def _colour(share: float, step: float | None) -> str:
+    """Return the colour of a link by its load, or by the share of the step that its transfers take."""
+    colours = FULL if step is None else zip((0.0, 0.001, 0.1, 0.3), (name for _, name in FULL), strict=True)
+    return light([name for least, name in colours if share >= least][-1])
 
 
-def draw_svg(host: Host, placement: Placement | None = None) -> str:
+def draw_svg(host: Host, placement: Placement | None = None, step: float | None = None) -> str:
     """Return a host as an SVG element; one of several equal nodes is drawn.
 
-    A placement colours accelerators by stage, and links by their load in the busiest phase. The width of a line is the
-    rate of the link. `glmplan.present.charts.standalone` makes a file of the element.
+    A placement colours accelerators by stage, and links by their load in the busiest phase, or with
+    the share of transfers in a decode step by theirs. The width of a line is the rate of the link. `glmplan.present.charts.standalone` makes a file of the element.
 
     Examples
     --------
@@ -234,13 +235,14 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
     """
     stages = placement.stages if placement else ()
     loads = [load for phase in plan_loads(host, stages).values() for load in phase] if placement else []
+    most = max((load.load / load.capacity for load in loads), default=0.0)
     tops = _tree(host, stages)
     at, lowest, wide = _positions(tops)
     stage_of = {f"accelerator {slot}": stage for stage, slots in enumerate(stages) for slot in slots}
     left, gap = 16.0, 104.0
     names = {_card_name(card.accelerator) for card in host.slots}
     said = [f"each card: {name}" for name in names if len(names) == 1] + (
-        _plan_notes(placement, tops) if placement else []
+        _plan_notes(placement, tops, step) if placement else []
     )
     notes = network_lines(host) + _flowed(said, max(wide, _HEADING))
     whole = f"{host.name}: {host.title}"
@@ -264,13 +266,17 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
             x0, y0 = place(parent)
             mine = [load for load in loads if {load.start, load.end} == {node.key, parent.key}]
             full = max((load.load / load.capacity for load in mine), default=0.0)
+            told = f"{full:.0%} full" if full else ""
+            if step is not None and full:
+                full *= step / most
+                told = f"{full:.0%} of step"
             thick = 1 + (node.link.bandwidth / 16e9 if node.link else 0.5)
-            words = [part for part in (_link_text(node.link), f"{full:.0%} full" if full else "") if part]
+            words = [part for part in (_link_text(node.link), told) if part]
             # a vertical end of the line keeps its label apart from the labels of its neighbours
             bend = y - 20 - (_LINE * len(words) + 11 if words else 0)
             lines.append(
                 f'<path d="M{x0:.0f} {y0 + 20:.0f}L{x:.0f} {bend:.0f}L{x:.0f} {y - 20:.0f}" fill="none" '
-                f'stroke="{_colour(full)}" stroke-width="{thick:.1f}" stroke-linejoin="round"/>'
+                f'stroke="{_colour(full, step)}" stroke-width="{thick:.1f}" stroke-linejoin="round"/>'
             )
             for line, text in enumerate(words):
                 down = y - 31 + 13 * (line - len(words) + 1)
@@ -313,11 +319,12 @@ def _drawn_box(node: _Node, x: float, top: float, stage: int | None) -> str:
     )
 
 
-def _plan_notes(placement: Placement, tops: list[_Node]) -> list[str]:
+def _plan_notes(placement: Placement, tops: list[_Node], step: float | None) -> list[str]:
     """Return the legend below the drawing of a plan."""
     said = [f"order of the cards: {placement.visible_devices}", "edges of the cards: stages"]
     if any(top.children for top in tops):
-        said += ["links: grey idle, yellow in use", "orange from 50 %, red from 90 % full"]
+        said += ["links: grey idle, yellow in use"]
+        said += ["orange from 50 %, red from 90 % full" if step is None else "orange from 10 %, red from 30 % of a step"]
     return said
 
 

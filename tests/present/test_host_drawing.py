@@ -8,7 +8,7 @@ import pytest
 from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.costs.network.topology import place
 from glmplan.present.host_drawing import draw_svg, draw_text
-from glmplan.present.page import figure
+from glmplan.present.page import FULL, figure, light
 
 
 @pytest.mark.parametrize("name", host_names())
@@ -25,16 +25,17 @@ def test_every_host_can_be_drawn(name):
 LETTER = 0.5
 
 
+@pytest.mark.parametrize("step", [None, 0.35])
 @pytest.mark.parametrize("name", host_names())
-def test_words_of_links_do_not_run_into_each_other(name):
+def test_words_of_links_do_not_run_into_each_other(name, step):
     host = load_host(name)
     cards = host.accelerators_per_node
     plan = place(host, tp=cards, pp=1) if cards > 1 and host.roots else None
-    root = ElementTree.fromstring(draw_svg(host, plan))
+    root = ElementTree.fromstring(draw_svg(host, plan, step))
     words = [
         one
         for one in root.iter("{http://www.w3.org/2000/svg}text")
-        if one.get("stroke") is None and ((one.text or "").startswith("Gen") or (one.text or "").endswith("full"))
+        if one.get("stroke") is None and ((one.text or "").startswith("Gen") or (one.text or "").endswith(("full", "of step")))
     ]
     for number, one in enumerate(words):
         for other in words[number + 1 :]:
@@ -51,6 +52,15 @@ def test_letters_can_be_read_on_paper(name):
     kind = figure([f'<svg width="{wide:.0f}"></svg>'])
     room = 757 if "class='wide'" in kind else 510
     assert 11 * min(room / wide, 0.75) >= 5.5
+
+
+def test_a_link_that_transfers_fill_for_a_hundredth_of_a_step_is_not_red():
+    host = load_host("workstation-direct-6")
+    plan = place(host, tp=2, pp=3)
+    for step, colour in ((0.01, "used"), (0.2, "busy"), (0.4, "full")):
+        text = draw_svg(host, plan, step)
+        assert f">{step:.0%} of step<" in text and "% full" not in text
+        assert {one for _, one in FULL if f'stroke="{light(one)}"' in text} - {"idle"} == {colour}
 
 
 def test_names_with_signs_of_markup_do_not_break_the_picture():

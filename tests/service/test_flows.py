@@ -102,7 +102,7 @@ def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
     rows = page.locator("#options tbody tr").count()
     assert rows >= 2 and page.locator("#frontier circle").count() >= 1
     # the points of the frontier have numbers, the list below has their names
-    numbers = page.locator("#frontier svg text.strong.halo").all_inner_texts()
+    numbers = page.locator("#frontier svg text.strong.halo").all_text_contents()
     assert numbers == [str(place + 1) for place in range(page.locator("#frontier li").count())] != []
     cells, opening = page.evaluate(CELLS, "#options td.n")
     assert cells == opening == 3 * rows
@@ -169,6 +169,49 @@ def test_the_facts_of_a_check_are_lists_of_the_catalogue(opened):
     assert page.locator("#accelerator").input_value() == "as in the file"
     assert "--on NxACCELERATOR " in page.locator("#command").inner_text()
     assert violations(page) == []
+
+
+def reach(page, where):
+    """Press Tab until the focus is there, and visible."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"document.activeElement.matches({json.dumps(where)})"):
+            return
+    raise AssertionError(where)
+
+
+def test_a_machine_is_searched_and_pinned_with_the_keyboard_alone(opened):
+    page = opened("/buy")
+    ready(page)
+    for field, typed in (("model", "llama 3.1 8b"), ("only", "5090")):
+        reach(page, f"#{field}")
+        page.keyboard.type(typed)
+        page.keyboard.press("Enter")
+    reach(page, "#go")
+    page.keyboard.press("Enter")
+    until(page, "!document.getElementById('verdict').hidden")
+    ready(page)
+    reach(page, "#options button[aria-pressed]")
+    page.keyboard.press("Space")
+    assert page.locator("#pins thead th").count() == 1
+    # the button that was pressed is made anew; the focus stays with it
+    assert page.evaluate("document.activeElement.matches('#options button[aria-pressed=true]')")
+
+
+def test_a_result_is_checked_with_the_keyboard_alone(opened, client):
+    page = opened("/check?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+    ready(page)
+    reach(page, "#drop summary")
+    page.keyboard.press("Enter")
+    reach(page, "#text")
+    page.keyboard.insert_text(table_of(client, 30.0))
+    reach(page, "#go")
+    page.keyboard.press("Enter")
+    until(page, "!document.getElementById('verdict').hidden")
+    assert "Slower than predicted" in page.locator("#verdict-title").inner_text()
+    reach(page, "#next button")
+    page.keyboard.press("Enter")
+    assert page.locator("#said").inner_text() == "The command is copied."
 
 
 @pytest.mark.parametrize(("where", "field"), [("/", "part"), ("/buy", "only"), ("/check", "weights")])

@@ -167,7 +167,12 @@ function draw() {
 function redraw() {
   const rows = shown();
   at("frontier").replaceChildren(chart(rows));
-  const pin = (one) => el("button", { type: "button", class: "small", "aria-pressed": String(pins.includes(keyOf(one))), "aria-label": `Pin ${named(one)} ${one.paid}`, text: "Pin", click: () => { const key = keyOf(one); pins = pins.includes(key) ? pins.filter((other) => other !== key) : [...pins, key].slice(-MOST_PINS); redraw(); } });
+  const pin = (one) => el("button", { type: "button", class: "small", "aria-pressed": String(pins.includes(keyOf(one))), "aria-label": `Pin ${named(one)} ${one.weights} ${one.paid}`, text: "Pin", click: () => {
+    const key = keyOf(one);
+    pins = pins.includes(key) ? pins.filter((other) => other !== key) : [...pins, key].slice(-MOST_PINS);
+    redraw();
+    at("options").querySelectorAll("button[aria-pressed]")[rows.indexOf(one)].focus();
+  } });
   const columns = [
     ["Machine", (one) => el("a", { href: link(one), text: named(one) })],
     ["Format", "weights"],
