@@ -463,7 +463,7 @@ def costs_of(record: dict[str, Any]) -> dict[str, Any]:
     found = {"usd_month_api": api.get("usd_month"), "usd_per_million_tokens_api": api and api["usd_month"] / tokens}
     for kind in ("buy", "rent"):
         ways = [one for one in paid if one["paid"].startswith(kind)]
-        way = min(ways, key=lambda one: one["usd_month"], default={})
+        way: dict[str, Any] = min(ways, key=lambda one: one["usd_month"], default={})
         found |= {f"{name}_{kind}": way.get(name) for name in ("usd_month", "usd_per_million_tokens", "usd_purchase")}
     found["usd_purchase"] = found.pop("usd_purchase_buy")
     return {name: found[name] or None for name in COST_VALUES}
