@@ -235,7 +235,7 @@ function chart(rows) {
     svg("text", { x: x(found.load) + (x(found.load) > W * 0.6 ? -6 : 6), y: top + 12, "text-anchor": x(found.load) > W * 0.6 ? "end" : "start", class: "slo-text halo", text: `your load: ${number(found.load)}` }),
     svg("path", { d: edge.map((one, place) => `${place ? "L" : "M"}${x(one.x).toFixed(1)} ${y(one.y).toFixed(1)}`).join(""), class: "line" }),
     points.map(dot),
-    edge.map((one, place) => svg("text", { x: x(one.x), y: y(one.y) - 10, "text-anchor": "middle", class: "strong halo", text: place + 1 })),
+    edge.map((one, place) => svg("text", { x: x(one.x), y: y(one.y) + 19, "text-anchor": "middle", class: "strong halo", text: place + 1 })),
   );
   return el("div", {}, drawing, el("ol", { "aria-label": "Cheapest for each capacity" }, edge.map(({ one }) => el("li", { text: `${named(one)}, ${one.weights}, ${one.paid}: ${money(one.usd_month)} a month, carries ${number(capacity(one))}${one.slo_met ? "" : ", too little for this load"}` }))));
 }
