@@ -224,8 +224,9 @@ def _colour(share: float, step: float | None) -> str:
 def draw_svg(host: Host, placement: Placement | None = None, step: float | None = None) -> str:
     """Return a host as an SVG element; one of several equal nodes is drawn.
 
-    A placement colours accelerators by stage, and links by their load in the busiest phase, or with
-    the share of transfers in a decode step by theirs. The width of a line is the rate of the link. `glmplan.present.charts.standalone` makes a file of the element.
+    A placement colours accelerators by stage, and links by their load in the busiest phase; with `step`, the share of
+    transfers in a decode step, by their part of it. The width of a line is the rate of the link.
+    `glmplan.present.charts.standalone` makes a file of the element.
 
     Examples
     --------
@@ -324,7 +325,9 @@ def _plan_notes(placement: Placement, tops: list[_Node], step: float | None) -> 
     said = [f"order of the cards: {placement.visible_devices}", "edges of the cards: stages"]
     if any(top.children for top in tops):
         said += ["links: grey idle, yellow in use"]
-        said += ["orange from 50 %, red from 90 % full" if step is None else "orange from 10 %, red from 30 % of a step"]
+        said += [
+            "orange from 50 %, red from 90 % full" if step is None else "orange from 10 %, red from 30 % of a step"
+        ]
     return said
 
 

@@ -35,7 +35,8 @@ def test_words_of_links_do_not_run_into_each_other(name, step):
     words = [
         one
         for one in root.iter("{http://www.w3.org/2000/svg}text")
-        if one.get("stroke") is None and ((one.text or "").startswith("Gen") or (one.text or "").endswith(("full", "of step")))
+        if one.get("stroke") is None
+        and ((one.text or "").startswith("Gen") or (one.text or "").endswith(("full", "of step")))
     ]
     for number, one in enumerate(words):
         for other in words[number + 1 :]:
