@@ -520,7 +520,7 @@ OLD_VALUES = {"knowledge": "evidence_level"}
 
 
 def values_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the single values of an answer of `fit`, without costs; None if it has none."""
+    """Return the values of an answer of `fit`, without costs."""
     plan, memory, safe = record["plan"] or {}, record["memory"] or {}, record["safe"] or {}
     found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "evidence_level", "command")}
     found |= {"layout": plan.get("layout"), "engine": record["question"]["engine"]}
