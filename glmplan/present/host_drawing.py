@@ -216,7 +216,7 @@ def _positions(tops: list[_Node]) -> tuple[dict[str, tuple[float, int]], int, fl
 
 
 def _colour(share: float, step: float | None) -> str:
-    """Return the colour of a link by its load, or by the share of the step that its transfers take."""
+    """Return the colour of a link by its load or share of a step."""
     colours = FULL if step is None else zip((0.0, 0.001, 0.1, 0.3), (name for _, name in FULL), strict=True)
     return light([name for least, name in colours if share >= least][-1])
 
