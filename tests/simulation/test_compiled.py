@@ -57,6 +57,9 @@ for number in range(120):
         changes["order"] = draw.choice([None, "priority"])
     if scheduler == "vllm":
         changes["long_prefill_token_threshold"] = draw.choice([None, 200])
+        changes["watermark"] = draw.choice([0.0, 0.1])
+    if scheduler == "sglang":
+        changes["prefill_decode_interval"] = draw.choice([0, 3])
     if scheduler == "sglang" and changes["prefix_caching"]:
         changes |= {"host_tokens": 3000, "host_link": TransferLink(bandwidth=1e9)}
     kind = draw.choice(kinds)

@@ -78,7 +78,19 @@ class DecodingBatch:
     """
 
     __slots__ = (
-        *("_ahead", "_begun", "_changed", "_counts", "_ends", "_estimate", "_full", "_gone", "_heap", "_joins"),
+        *(
+            "_ahead",
+            "_begun",
+            "_changed",
+            "_counts",
+            "_ends",
+            "_estimate",
+            "_full",
+            "_gone",
+            "_heap",
+            "_joins",
+            "_owed",
+        ),
         *("_last_decode", "_late_blocks", "_late_places", "_long", "_partial", "_pieces", "_pool_blocks", "_promised"),
         *("_promises", "_running", "_size", "_starts", "_step", "_steps", "_total", "_unseen", "cache"),
         *("clock", "end", "free", "growth", "now", "period", "pool", "segments", "settings", "stalls", "waiting"),
@@ -120,6 +132,7 @@ class DecodingBatch:
         # start of the step that was made last: what came later is not in the next one, if it is ahead
         self._begun = 0.0
         self._unseen: deque[tuple[float, Request]] = deque()  # those who came later, and when
+        self._owed = 0  # decode steps before the next one with prompt tokens
         self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
         self._last_decode = 0.0  # end of the last step in which requests decoded
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
@@ -368,8 +381,10 @@ class DecodingBatch:
         if self.waiting:
             if self._changed and not self._full:
                 k = 1  # blocks have just been freed: admission is tried again at the next step
-        elif self._unseen and n < self.settings.max_num_seqs:
+        elif self._unseen and n < self.settings.running_limit:
             k = 1
+        if self._owed and (self.waiting or self._partial is not None):
+            k = min(k, self._owed)
         # each takes a block in so many steps at most: only where these might be too few they are counted
         if n * -(-(k - 1) // self.period) > room:
             k = steps_with_blocks(self._counts, self.period, step + 1, k - 1, room) + 1
@@ -455,6 +470,7 @@ class DecodingBatch:
         self._step += steps
         if self._estimate is not None:
             self._estimate.decay(steps)
+        self._owed = max(self._owed - steps, 0)
         self.now, self._steps = self.end, 0
 
 
@@ -475,13 +491,15 @@ class SkippingEngine(DecodingBatch):
 
     __slots__ = (
         *("_adopts", "_beside", "_budget", "_cap", "_chunked", "_chunks", "_each", "_loading", "_most", "_reserves"),
-        *("_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
+        *("_interval", "_keep", "_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole"),
+        *("preemptions", "replica"),
     )
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings)
         self.replica, self.preemptions = replica, 0
-        self._prefill_first, self._most = settings.prefill_first, settings.max_num_seqs
+        self._prefill_first, self._most = settings.prefill_first, settings.running_limit
+        self._keep, self._interval = int(settings.watermark * pool.blocks), settings.prefill_decode_interval
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
         self._each = settings.tokens_per_decode
         self._adopts = settings.prefill_replicas > 0  # whether requests come with keys and values
@@ -574,8 +592,12 @@ class SkippingEngine(DecodingBatch):
             self._admit_ready()
         decoding, pending = len(self._running), self.waiting or self._partial is not None
         if self._prefill_first:
-            if pending:
+            if not decoding:
+                self._owed = 0
+            if pending and not self._owed:
                 self._fill(self._budget)
+            if self._chunks:
+                self._owed = self._interval
             if not self._chunks and decoding:
                 self._grow()
         else:
@@ -678,7 +700,9 @@ class SkippingEngine(DecodingBatch):
             if take < rest and not chunked:
                 break
             need = load - (-take // size)  # what is found ends at a block, so blocks start with the rest
-            if (load - (-rest // size) if whole and take < rest else need) > free - held - late:
+            if (load - (-rest // size) if whole and take < rest else need) > free - held - late - (
+                self._keep if busy else 0
+            ):
                 self._full = estimate is not None
                 break
             if reserves:
