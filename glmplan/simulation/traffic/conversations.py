@@ -309,7 +309,7 @@ class _Call:
 
 
 def _linked(calls: list[_Call]) -> tuple[Turn, ...]:
-    """Return the turns of an agent and its subagents, each with those it waits for.
+    """Return the turns of an agent and its subagents with their order.
 
     A request waits for the one before of its agent, and for the subagents that ended in between. The first request of
     a subagent waits for the latest one of its parent. The pause is the recorded one since the latest of these ends.
@@ -339,7 +339,7 @@ def _linked(calls: list[_Call]) -> tuple[Turn, ...]:
 def _merged(
     hashes: list[Any], block: int, length: TokenCount, scope: object, rest: object
 ) -> tuple[tuple[object, int], ...]:
-    """Return the parts of a prompt as `blocks` does; blocks with consecutive numbers are one part."""
+    """Return the parts of a prompt; consecutive blocks are one part."""
     runs: list[tuple[object, int]] = []
     last: object = None
     for (name, tokens), number in zip(blocks(hashes, block, length, scope, rest), [*hashes, None], strict=False):

@@ -49,7 +49,7 @@ _OTHERS = (
 
 
 class _Settings(dict[str, Any]):
-    """Settings by their names, as load.type; a setting that is not taken is refused."""
+    """Settings by their names, as load.type; those left are refused."""
 
     file: str
 
@@ -72,7 +72,7 @@ class _Settings(dict[str, Any]):
 
 
 def _flat(tree: Any, file: str, parts: tuple[str, ...]) -> _Settings:
-    """Return the settings of some parts of a tree; a list of one entry is that entry."""
+    """Return the settings of a tree; a list of one entry is that entry."""
     found = _Settings()
     found.file = file
     waiting, seen = [(part, tree.get(part)) for part in parts], 0
@@ -159,7 +159,7 @@ def _length(settings: _Settings, place: str, mean: float, wide: float, fields: d
 
 
 def _distribution(settings: _Settings, place: str) -> tuple[float, float]:
-    """Return mean and standard deviation; the defaults are those of inference-perf."""
+    """Return mean and deviation, by default those of inference-perf."""
     kind = settings.pop(f"{place}.type", "normal")
     least, most, mean, wide = (
         settings.number(f"{place}.{name}", default) or 0.0
