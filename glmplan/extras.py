@@ -23,6 +23,7 @@ EXTRAS: dict[str, str] = {
     "vl_convert": "png",
     "weasyprint": "pdf",
     "xlsxwriter": "sheets",
+    "yaml": "yaml",
 }
 
 

@@ -248,6 +248,7 @@ def readers() -> dict[str, Reader]:
     from glmplan.purchase.money import money_of
     from glmplan.purchase.sweep import read_part
     from glmplan.simulation.fleets.spec import read_fleet
+    from glmplan.simulation.traffic.conversations import read_conversations
     from glmplan.simulation.traffic.sources import draw_lengths
     from glmplan.simulation.traffic.spec import Traffic, parse_traffic
     from glmplan.simulation.traffic.traces import read_trace
@@ -274,6 +275,15 @@ def readers() -> dict[str, Reader]:
         return [read_dump(folder / name) for name in dumps if name != path.name]
 
     clients = {path.name: path.read_bytes() for path in sorted(CLIENTS.rglob("*")) if path.is_file()}
+    recorded = {
+        name: (CLIENTS.parent / "traces" / name).read_bytes()
+        for name in (
+            "agentic-mooncake.jsonl",
+            "applied-compute.jsonl",
+            "dynamo-request-trace.jsonl",
+            "weka-subagents.json",
+        )
+    }
     dumps = {"lscpu.txt": LSCPU.encode(), "numactl.txt": NUMACTL.encode(), "topo.txt": TOPO.encode()}
     config = json.dumps(CONFIG).encode()
     money = money_of(today=date(2026, 11, 22))
@@ -326,9 +336,12 @@ def readers() -> dict[str, Reader]:
         "table": Reader(read_runs, {"runs.csv": table()}),
         "fleet": Reader(read_fleet, {"fleet.toml": FLEET.encode()}),
         "inventory": Reader(read_inventory, {"machines.toml": example.read_bytes()}),
+        "conversations": Reader(read_conversations, recorded),
         "trace": Reader(lambda path: sum(1 for _ in read_trace(path)), {n: t.encode() for n, t in TRACES.items()}),
         "traffic": Reader(
-            lambda path: parse_traffic(str(path)), {"t.toml": b'kind = "poisson"\nrate = 2.0\ninput = 100\n'}
+            lambda path: parse_traffic(str(path)),
+            {"t.toml": b'kind = "poisson"\nrate = 2.0\ninput = 100\n'}
+            | {path.name: path.read_bytes() for path in sorted((CLIENTS.parent / "traces").glob("*.yaml"))},
         ),
     }
 

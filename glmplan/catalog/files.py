@@ -66,7 +66,7 @@ MOST_OF_A_FILE = 64 * 2**20
 #: most bytes of a file of runs or a log, unpacked: as JSON it takes some twenty times that in memory
 MOST_OF_RUNS = 128 * 2**20
 #: longest line of a trace [B]
-_LONGEST_LINE = 2**20
+_LONGEST_LINE = 16 * 2**20
 #: depth of JSON: published configs and results have ten levels at most
 _DEEPEST = 64
 #: digits of a whole number: 64 bits have 20
@@ -258,7 +258,8 @@ def text_lines(path: str | Path) -> Iterator[str]:
         while line := stream.readline(_LONGEST_LINE + 1):
             number += 1
             if len(line) > _LONGEST_LINE:
-                raise SpecError(f"line {number} is longer than 1 MiB; a line holds one record", file=path)
+                most = _LONGEST_LINE >> 20
+                raise SpecError(f"line {number} is longer than {most} MiB; a line holds one record", file=path)
             try:
                 yield _plain_digits(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:

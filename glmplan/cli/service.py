@@ -51,6 +51,15 @@ LongPrefill = Annotated[
     int | None,
     typer.Option("--long-prefill-token-threshold", min=0, help="Max. tokens of one prompt per step (vLLM)."),
 ]
+ActiveSeqs = Annotated[
+    int | None, typer.Option("--max-num-active-seqs", min=1, help="Max. running requests below --max-num-seqs (vLLM).")
+]
+Watermark = Annotated[
+    float | None, typer.Option(help="Share of KV blocks that stay free at admission beside running requests (vLLM).")
+]
+PrefillDecodeInterval = Annotated[
+    int | None, typer.Option(min=0, help="Decode steps between two prefill steps (SGLang).")
+]
 Admission = Annotated[
     str | None,
     typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's default if not given."),
@@ -89,6 +98,9 @@ class SchedulerOptions:
     prefill_max_requests: PrefillMaxRequests = None
     order: Order = None
     long_prefill_token_threshold: LongPrefill = None
+    max_num_active_seqs: ActiveSeqs = None
+    watermark: Watermark = None
+    prefill_decode_interval: PrefillDecodeInterval = None
     routing: Routing = None
     prefill_replicas: PrefillReplicas = None
 

@@ -73,7 +73,7 @@ def ladder_plan(
     if traffic.kind == "sessions":
         raise SpecError("is not offered to live servers yet: use a trace", field="--traffic", value="sessions")
     if traffic.kind == "trace":
-        from glmplan.simulation.traffic.traces import conversation_form
+        from glmplan.simulation.traffic.conversations import conversation_form
 
         if form := conversation_form(traffic.file or ""):
             message = (

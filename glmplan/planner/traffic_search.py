@@ -178,7 +178,8 @@ def _stamp(path: str) -> float:
 
 @lru_cache(maxsize=16)
 def _of_trace(path: str, answer: int, changed: float) -> tuple[int, int]:
-    from glmplan.simulation.traffic.traces import conversation_form, read_conversations, read_trace
+    from glmplan.simulation.traffic.conversations import conversation_form, read_conversations
+    from glmplan.simulation.traffic.traces import read_trace
 
     lengths: Iterator[tuple[int, int]]
     if conversation_form(path):

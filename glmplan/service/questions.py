@@ -42,7 +42,7 @@ __all__ = [
 
 
 _FILE = re.compile(
-    r"^\s*[/~\\]|^\s*[A-Za-z]:[\\/]|\.\.[/\\]|(?:^|[\\/])\.{1,2}$|\.(?:toml|json|gguf|safetensors|csv|parquet)\s*$"
+    r"^\s*[/~\\]|^\s*[A-Za-z]:[\\/]|\.\.[/\\]|(?:^|[\\/])\.{1,2}$|\.(?:toml|json|jsonl|ya?ml|gguf|safetensors|csv|parquet)\s*$"
     r"|\x00",
     re.IGNORECASE,
 )

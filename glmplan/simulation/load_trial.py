@@ -449,7 +449,7 @@ def places(service: Service) -> int:
     16
     """
     settings = service.settings
-    return settings.max_num_seqs * (settings.replicas - settings.prefill_replicas)
+    return settings.running_limit * (settings.replicas - settings.prefill_replicas)
 
 
 def capacity(service: Service, traffic: Traffic) -> PerSecond:
@@ -835,8 +835,8 @@ def why_broken(point: LoadPoint, service: Service, unit: str) -> str:
         most = counted_unit(round(summary["batch_max"]), "requests")
         return f"{text}: steps of up to {most} and the prompts beside them take too long"
     if summary["queue_mean_ms"] > 0.5 * summary["ttft_mean_ms"]:
-        if summary["batch_max"] >= service.settings.max_num_seqs:
-            return f"{text}: requests wait for one of the {service.settings.max_num_seqs} places (max_num_seqs)"
+        if summary["batch_max"] >= service.settings.running_limit:
+            return f"{text}: requests wait for one of the {service.settings.running_limit} places (max_num_seqs)"
         if summary["kv_occupancy_max"] > 0.85:
             return f"{text}: requests wait for free blocks of the KV pool"
         return f"{text}: requests wait for their turn to be prefilled"

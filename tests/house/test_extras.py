@@ -14,7 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.extras import EXTRAS, at_hand, check_extra, wanted
 
 #: modules of packages whose names differ
-MODULES = {"nvidia-ml-py": "pynvml", "vl-convert-python": "vl_convert", "dask": "distributed"}
+MODULES = {"nvidia-ml-py": "pynvml", "vl-convert-python": "vl_convert", "dask": "distributed", "PyYAML": "yaml"}
 
 #: modules that a command imports after it has asked for their extra; annotations of routes must stand in the module
 LAZY = {"service.application", "service.assistant", "service.server"}

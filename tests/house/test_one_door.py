@@ -109,6 +109,8 @@ FUZZED = {
     "io.runs.importers": ("runs",),
     "present.decision_parts": ("report",),
     "io.runs.table": ("table",),
+    "simulation.traffic.conversations": ("conversations",),
+    "simulation.traffic.load_generators": ("traffic",),
     "simulation.traffic.sources": ("lengths",),
     "simulation.traffic.spec": ("traffic",),
     "simulation.traffic.traces": ("trace",),

@@ -16,6 +16,7 @@ import glmplan
 from glmplan.simulation.compiled import GROUP, MODULES, PURE, compiled_folder
 
 PACKAGE = Path(glmplan.__file__).parent
+TRACES = Path(__file__).parents[1] / "data" / "traces"
 LIBRARY = compiled_folder(PACKAGE) / f"{GROUP}__mypyc{EXTENSION_SUFFIXES[0]}"
 
 #: serves random traffic on random services and prints which modules did, and every number that came out, exactly
@@ -41,6 +42,7 @@ table = StepTable.affine(
 )
 kinds = ["closed:17", "closed:40,think=2", "poisson:4/s", "gamma:3/s,cv=3", "sessions:0.5/s"]
 kinds.append("sessions:6,shared_prefix=64")
+kinds += [f"trace:{sys.argv[1]}", f"trace:{sys.argv[2]},users=3"]
 for number in range(120):
     scheduler = draw.choice(["vllm", "sglang", "trtllm", "llama.cpp"])
     changes = {"max_num_seqs": draw.choice([3, 8, 40])}
@@ -55,6 +57,9 @@ for number in range(120):
         changes["order"] = draw.choice([None, "priority"])
     if scheduler == "vllm":
         changes["long_prefill_token_threshold"] = draw.choice([None, 200])
+        changes["watermark"] = draw.choice([0.0, 0.1])
+    if scheduler == "sglang":
+        changes["prefill_decode_interval"] = draw.choice([0, 3])
     if scheduler == "sglang" and changes["prefix_caching"]:
         changes |= {"host_tokens": 3000, "host_link": TransferLink(bandwidth=1e9)}
     kind = draw.choice(kinds)
@@ -88,7 +93,7 @@ def drawn(root: Path, **environment: str) -> tuple[str, str]:
     """What `DRAWN` prints, and the file that the engine was loaded from."""
     inherited = {name: value for name, value in os.environ.items() if name != PURE}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", DRAWN],
+        [sys.executable, "-P", "-c", DRAWN, TRACES / "agentic-mooncake.jsonl", TRACES / "weka-subagents.json"],
         env={**inherited, "PYTHONPATH": str(root), **environment},
         capture_output=True,
         text=True,

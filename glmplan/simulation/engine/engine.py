@@ -80,7 +80,7 @@ class DecodingBatch:
     __slots__ = (
         *("_ahead", "_begun", "_changed", "_counts", "_ends", "_estimate", "_full", "_gone", "_heap", "_joins"),
         *("_last_decode", "_late_blocks", "_late_places", "_long", "_partial", "_pieces", "_pool_blocks", "_promised"),
-        *("_promises", "_running", "_size", "_starts", "_step", "_steps", "_total", "_unseen", "cache"),
+        *("_owed", "_promises", "_running", "_size", "_starts", "_step", "_steps", "_total", "_unseen", "cache"),
         *("clock", "end", "free", "growth", "now", "period", "pool", "segments", "settings", "stalls", "waiting"),
     )
 
@@ -112,18 +112,20 @@ class DecodingBatch:
         self._heap: list[int] = []  # last step · 2³² + join number; requests that left before are no longer in _running
         self._joins = 0
         self._promises = settings.admission == "no-evict"
-        self._promised = 0  # blocks that running requests will hold at their ends, under no-evict
-        self._changed = True  # whether admission may come out differently than last time
+        # blocks that running requests will hold at their ends, under no-evict; whether admission may come out
+        # differently than last time
+        self._promised, self._changed = 0, True
         self._estimate = SharedEstimate(settings.first_ratio) if settings.admission == "estimate" else None
-        self._full = False  # SGLang's flag: no request is admitted until one leaves
-        self._ahead = settings.async_scheduling
-        # start of the step that was made last: what came later is not in the next one, if it is ahead
-        self._begun = 0.0
+        # SGLang's flag: no request is admitted until one leaves
+        self._full, self._ahead = False, settings.async_scheduling
+        # start of the step that was made last: what came later is not in the next one, if it is ahead; and end of the
+        # last step in which requests decoded
+        self._begun = self._last_decode = 0.0
         self._unseen: deque[tuple[float, Request]] = deque()  # those who came later, and when
         self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
-        self._last_decode = 0.0  # end of the last step in which requests decoded
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
-        self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
+        # steps of the planned run, 0 for a single step with prompt tokens; decode steps before the next one of these
+        self._steps = self._owed = 0
         self.waiting: deque[Request] = deque()
         self._partial: Request | None = None
         self._gone: list[Request] = []  # whose clients left while they were in a step
@@ -368,8 +370,9 @@ class DecodingBatch:
         if self.waiting:
             if self._changed and not self._full:
                 k = 1  # blocks have just been freed: admission is tried again at the next step
-        elif self._unseen and n < self.settings.max_num_seqs:
+        elif self._unseen and n < self.settings.running_limit:
             k = 1
+        k = min(k, self._owed or k) if self.waiting or self._partial is not None else k
         # each takes a block in so many steps at most: only where these might be too few they are counted
         if n * -(-(k - 1) // self.period) > room:
             k = steps_with_blocks(self._counts, self.period, step + 1, k - 1, room) + 1
@@ -455,7 +458,7 @@ class DecodingBatch:
         self._step += steps
         if self._estimate is not None:
             self._estimate.decay(steps)
-        self.now, self._steps = self.end, 0
+        self.now, self._steps, self._owed = self.end, 0, max(self._owed - steps, 0)
 
 
 class SkippingEngine(DecodingBatch):
@@ -475,15 +478,15 @@ class SkippingEngine(DecodingBatch):
 
     __slots__ = (
         *("_adopts", "_beside", "_budget", "_cap", "_chunked", "_chunks", "_each", "_loading", "_most", "_reserves"),
-        *("_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
+        *("_keep", "_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
     )
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings)
         self.replica, self.preemptions = replica, 0
-        self._prefill_first, self._most = settings.prefill_first, settings.max_num_seqs
+        self._prefill_first, self._most = settings.prefill_first, settings.running_limit
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
-        self._each = settings.tokens_per_decode
+        self._each, self._keep = settings.tokens_per_decode, int(settings.watermark * pool.blocks)
         self._adopts = settings.prefill_replicas > 0  # whether requests come with keys and values
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
@@ -574,7 +577,7 @@ class SkippingEngine(DecodingBatch):
             self._admit_ready()
         decoding, pending = len(self._running), self.waiting or self._partial is not None
         if self._prefill_first:
-            if pending:
+            if pending and not (self._owed and decoding):
                 self._fill(self._budget)
             if not self._chunks and decoding:
                 self._grow()
@@ -590,6 +593,7 @@ class SkippingEngine(DecodingBatch):
             self._changed |= bool(self.waiting)
             self._late_places = self._late_blocks = 0
         if self._chunks:
+            self._owed = self.settings.prefill_decode_interval
             self._beside = beside = 0 if self._prefill_first else decoding
             self.end = self.now + self._step_seconds(beside)
         elif self._running:
@@ -678,7 +682,8 @@ class SkippingEngine(DecodingBatch):
             if take < rest and not chunked:
                 break
             need = load - (-take // size)  # what is found ends at a block, so blocks start with the rest
-            if (load - (-rest // size) if whole and take < rest else need) > free - held - late:
+            short = held + late + (self._keep if busy else 0)
+            if (load - (-rest // size) if whole and take < rest else need) > free - short:
                 self._full = estimate is not None
                 break
             if reserves:

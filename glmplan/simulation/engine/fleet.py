@@ -424,10 +424,13 @@ class Fleet:
         heappush(self._events, (at, self._number, kind, request))
 
     def _follow(self, request: Request, now: float) -> None:
-        """Queue the request that follows one that ended."""
+        """Queue the requests that follow one that ended."""
         follow = self._after(request, now) if self._after is not None else None
-        if follow is not None:
+        while follow is not None:
             self._push(max(follow.arrival, now), _COMES, follow)
+            following = follow.then
+            follow.then = None
+            follow = following
 
     def _hand_over(self, request: Request, now: float) -> None:
         """Send the KV cache of a prefilled request to decode; transfers queue."""

@@ -122,6 +122,7 @@ class SteppingEngine:
         self.late_places = self.late_blocks = 0  # what the last step freed
         self.loading = 0  # blocks that the step loads from host memory
         self.gone: list[Request] = []  # whose clients left while they were in a step
+        self.owed = 0  # decode steps before the next one with prompt tokens
         self.urgent_first = settings.order == "priority"
         # vLLM: running requests are visited in one order, both prompts that were begun and decoding requests
         self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
@@ -217,8 +218,15 @@ class SteppingEngine:
             self.waiting.append(self.unseen.popleft()[1])
         self._admit_ready()
         if self.settings.prefill_first:
-            self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
-            if not self.work:
+            if not any(r.joined >= 0 for r in self.running):
+                self.owed = 0
+            if self.owed:
+                self.owed -= 1
+            else:
+                self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
+            if self.work:
+                self.owed = self.settings.prefill_decode_interval
+            else:
                 self._decode()
         elif self.in_order or self.slots is not None:
             go_through(self)
@@ -396,7 +404,7 @@ class SteppingEngine:
             return
         decoding = [r for r in self.running if r.joined >= 0]
         late, together = self.late_blocks, settings.prefill_max_requests or settings.max_num_seqs
-        most = min(settings.max_num_seqs - self.late_places, len(decoding) + together)
+        most = min(settings.running_limit - self.late_places, len(decoding) + together)
         room = (self._available() - late) * size - self.estimate.outstanding(decoding, self.step, self.growth)
         room -= sum(r.prompt - r.done + self.estimate.answer(r.left, self.growth) for r, _ in self.work)
         if settings.order == "lpm" and self.cache is not None:
@@ -415,7 +423,9 @@ class SteppingEngine:
                 return
             need = load - (-take // size)
             whole = load - (-rest // size) if settings.reserve_full_isl else need
-            if whole > self._available() - late - (self.cache.idle_blocks(names) if self.cache is not None else 0):
+            late_or_kept = late + (int(settings.watermark * self.pool.blocks) if self.running else 0)
+            idle = self.cache.idle_blocks(names) if self.cache is not None else 0
+            if whole > self._available() - late_or_kept - idle:
                 self.full = estimate
                 return
             if settings.admission == "no-evict":
@@ -445,7 +455,7 @@ class SteppingEngine:
 
     def _admit_ready(self) -> None:
         """Let requests decode whose KV cache was computed elsewhere."""
-        while self.waiting and self.waiting[0].kv_ready and len(self.running) < self.settings.max_num_seqs:
+        while self.waiting and self.waiting[0].kv_ready and len(self.running) < self.settings.running_limit:
             request = self.waiting[0]
             need = -(-request.prompt // self.pool.block_size)
             decoding = sum(r.joined >= 0 for r in self.running)

@@ -191,6 +191,12 @@ class EngineSettings:
     long_prefill_token_threshold : int, optional
         vLLM: tokens of one prompt that a step takes at most, so that several prompts are computed side by side; not of
         a request that has the engine to itself. 0 sets no limit, [token]
+    max_num_active_seqs : int, optional
+        vLLM: requests that run at once, if fewer than `max_num_seqs`; 0 sets no limit, [-]
+    watermark : float, optional
+        vLLM: share of the blocks that stay free when a request is admitted beside others, [-]
+    prefill_decode_interval : int, optional
+        SGLang: decode steps between two steps with prompt tokens while requests decode, [-]
     host_tokens : int, optional
         Copies of cached tokens that host memory holds for each replica; needs prefix caching, [token]
     host_link : TransferLink, optional
@@ -235,6 +241,9 @@ class EngineSettings:
     host_tokens: int = 0
     host_link: TransferLink | None = field(default=None)
     long_prefill_token_threshold: int = 0
+    max_num_active_seqs: int = 0
+    watermark: float = 0.0
+    prefill_decode_interval: int = 0
     kept_bytes: float = 0.0
     lockstep: int = 1
 
@@ -282,16 +291,33 @@ class EngineSettings:
 
     def _check_order(self) -> None:
         """Reject orders that the scheduler does not know, or does not follow."""
-        check_whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
-        told = {
+        for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval"):
+            check_whole(getattr(self, name), name, 0)
+        if self.max_num_active_seqs > self.max_num_seqs:
+            value = self.max_num_active_seqs
+            raise SpecError(f"is above max_num_seqs ({self.max_num_seqs})", field="max_num_active_seqs", value=value)
+        if not 0 <= self.watermark < 1:
+            raise SpecError("must be at least 0 and below 1", field="watermark", value=self.watermark)
+        if self.prefill_decode_interval and self.lockstep > 1:
+            value = self.prefill_decode_interval
+            raise SpecError("is not simulated over data-parallel ranks", field="prefill_decode_interval", value=value)
+        told: dict[str, tuple[object, tuple[str, ...]]] = {
             "order": (self.order if self.order == "priority" else "", ("vllm", "sglang")),
             "long_prefill_token_threshold": (self.long_prefill_token_threshold, ("vllm",)),
+            "max_num_active_seqs": (self.max_num_active_seqs, ("vllm",)),
+            "watermark": (self.watermark, ("vllm",)),
+            "prefill_decode_interval": (self.prefill_decode_interval, ("sglang",)),
         }
         for name, (value, knows) in told.items():
             if value and self.scheduler not in knows:
                 raise SpecError(f"is not known to {self.scheduler}", field=name, value=value)
             if value and self.prefill_replicas:
                 raise SpecError("is not simulated with prefill replicas", field=name, value=value)
+
+    @property
+    def running_limit(self) -> int:
+        """Return the most requests that run at once, [-]"""
+        return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def first_ratio(self) -> float:

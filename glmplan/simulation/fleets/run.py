@@ -17,7 +17,7 @@ from glmplan.simulation.fleets.control import Change, FleetControl
 from glmplan.simulation.fleets.spec import FleetSpec
 from glmplan.simulation.simulate import FLUSH, Service
 from glmplan.simulation.statistics import Meter, RecordWriter, RequestRows
-from glmplan.simulation.traffic.request import Request, mark, merged
+from glmplan.simulation.traffic.request import Request, linked, mark, merged, together
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import Source, request_source
 from glmplan.simulation.traffic.spec import Traffic
@@ -219,9 +219,8 @@ class _FleetRun:
         def after(request: Request, now: float) -> Request | None:
             source: Source = sources[request.tenant]
             follow = source.after(request, now) if source.after is not None and now < math.inf else None
-            if follow is None or follow.arrival > until:
-                return None
-            return mark(follow, request.tenant, count, priorities[request.tenant])
+            kept = [one for one in together(follow) if one.arrival <= until]
+            return linked([mark(one, request.tenant, count, priorities[request.tenant]) for one in kept])
 
         return after
 

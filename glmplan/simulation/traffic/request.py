@@ -8,7 +8,7 @@ from typing import Final
 
 from glmplan.units import Seconds
 
-__all__ = ["Request", "apart", "mark", "merged"]
+__all__ = ["Request", "apart", "linked", "mark", "merged", "together"]
 
 
 #: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
@@ -88,6 +88,7 @@ class Request:
         "started",
         "steps",
         "tenant",
+        "then",
         "token",
         "turn",
     )
@@ -117,6 +118,7 @@ class Request:
         # all of `restart`, spared the call for each simulated request, and what engines count
         self.preemptions = self.cached = self.replica = self.priority = self.done = self.base = self.private = 0
         self.tenant = 0  # in a fleet whose request it is
+        self.then: Request | None = None  # a further request that the end of the same one releases
         self.kv_ready = False
         self.leaves = _NEVER  # when its client closes the connection if no token has come by then
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache
@@ -132,6 +134,33 @@ class Request:
         self.private = 0  # blocks of its own
         self.pins = _NOTHING  # shared content it holds, and how many blocks of it
         self.joined = self.token = -1
+
+
+def linked(requests: Sequence[Request]) -> Request | None:
+    """Return the first of the requests that one end releases.
+
+    Each names the next in `then`.
+
+    Examples
+    --------
+    >>> first = linked([Request(0, 0.0, 1, 1), Request(1, 0.0, 1, 1)])
+    >>> [one.number for one in together(first)]
+    [0, 1]
+    """
+    for one, following in zip(requests, requests[1:], strict=False):
+        one.then = following
+    return requests[0] if requests else None
+
+
+def together(first: Request | None) -> list[Request]:
+    """Return the requests that one end releases, linked no longer."""
+    found: list[Request] = []
+    while first is not None:
+        found.append(first)
+        following = first.then
+        first.then = None
+        first = following
+    return found
 
 
 def mark(request: Request, tenant: int, tenants: int, priority: int) -> Request:

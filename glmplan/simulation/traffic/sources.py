@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import chain, repeat
 
 import numpy as np
 
 from glmplan.catalog.files import read_table
 from glmplan.errors import SpecError
+from glmplan.simulation.traffic.conversations import Conversation, Turn, conversation_form, read_conversations
 from glmplan.simulation.traffic.drafting import Acceptance
-from glmplan.simulation.traffic.request import Request, apart
+from glmplan.simulation.traffic.request import Request, apart, linked, together
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.simulation.traffic.traces import conversation_form, read_conversations, read_trace
+from glmplan.simulation.traffic.traces import read_trace
 from glmplan.units import Ratio, Seconds, finite_number
 
 __all__ = [
@@ -335,13 +337,13 @@ def _late_after(
     behind: dict[int, float] = {}
 
     def later(request: Request, now: float) -> Request | None:
-        follow = after(request, now)
-        if follow is not None:
+        follows = together(after(request, now))
+        for follow in follows:
             follow.arrival += lag
             if last is not None:
                 rank = request.replica if ranks > 1 else 0
                 follow.arrival = behind[rank] = max(follow.arrival, behind.get(rank, last) + apart(lag))
-        return follow
+        return linked(follows)
 
     return later
 
@@ -358,8 +360,7 @@ def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
         return request
 
     def follows(request: Request, now: float) -> Request | None:
-        follow = source.after(request, now) if source.after else None
-        return mark(follow) if follow is not None else None
+        return linked([mark(one) for one in together(source.after(request, now) if source.after else None)])
 
     return Source(map(mark, source.arrivals), follows if source.after else None)
 
@@ -419,46 +420,99 @@ def _conversations(
 ) -> Source:
     """Recorded conversations: a turn follows an answer and a pause."""
     recorded = read_conversations(str(traffic.file), traffic.output)
-    waiting = iter(enumerate(recorded))
+    waiting = iter(range(len(recorded)))
     issued = 0
+    running: dict[int, _Running] = {}
 
-    def turn(at: float, who: int, number: int) -> Request | None:
+    def turns(at: float, who: int, ready: Iterable[tuple[int, float]]) -> list[Request]:
         nonlocal issued
-        if issued >= count:
-            return None
-        one = recorded[who].turns[number]
-        steps = _steps(np.array([one.output_tokens]), acceptance, generator)[0]
-        issued += 1
-        runs = ((("session", who), one.input_tokens),)
-        return Request(issued - 1, at, one.input_tokens, one.output_tokens, steps, runs, who, number)
+        made = []
+        for number, wait in ready:
+            if issued >= count:
+                break
+            one = recorded[who].turns[number]
+            steps = _steps(np.array([one.output_tokens]), acceptance, generator)[0]
+            runs = one.content or ((("session", who), one.input_tokens),)
+            begins = at + wait / traffic.speed
+            made.append(Request(issued, begins, one.input_tokens, one.output_tokens, steps, runs, who, number))
+            issued += 1
+        running[who].open += len(made)
+        return made
 
-    def begin(at: float) -> Request | None:
-        who, _ = next(waiting, (-1, None))
-        return turn(at, who, 0) if who >= 0 else None
+    def begin(at: float) -> list[Request]:
+        who = next(waiting, None)
+        if who is None:
+            return []
+        running[who] = _Running(recorded[who].turns)
+        return turns(at, who, running[who].first)
 
     def after(request: Request, now: float) -> Request | None:
-        turns = recorded[request.session].turns
-        if request.finish >= 0 and request.turn + 1 < len(turns):
-            return turn(now + turns[request.turn + 1].wait / traffic.speed, request.session, request.turn + 1)
-        return begin(now) if traffic.users is not None else None
+        who = request.session
+        conversation = running[who]
+        conversation.open -= 1
+        ready = conversation.released(request.turn) if request.finish >= 0 else ()
+        follows = turns(now, who, ready)
+        if conversation.open:
+            return linked(follows)
+        del running[who]
+        return linked(begin(now)) if traffic.users is not None else None
 
     def arrivals() -> Iterator[Request]:
-        if traffic.users is not None:
-            yield from filter(None, (begin(traffic.ramp * user / traffic.users) for user in range(traffic.users)))
-            return
-        if traffic.rate is None and any(one.start is None for one in recorded):
-            raise SpecError(
-                "does not say when conversations begin: give users or a rate, as in trace:FILE,users=16",
-                file=str(traffic.file),
-            )
-        times = arrival_times(traffic, generator) if traffic.rate is not None else None
-        for one in recorded:
-            request = begin(float(times(1)[0]) if times else (one.start or 0.0) / traffic.speed)
-            if request is None:
-                return
-            yield request
+        later: list[tuple[float, int, Request]] = []  # first turns that begin after the conversation
+        for at in _starts(traffic, recorded, generator):
+            for request in begin(at):
+                heappush(later, (request.arrival, request.number, request))
+            while later and later[0][0] <= at:
+                yield heappop(later)[2]
+        while later:
+            yield heappop(later)[2]
 
     return Source(arrivals(), after)
+
+
+def _starts(traffic: Traffic, recorded: list[Conversation], generator: np.random.Generator) -> Iterator[float]:
+    """When the conversations begin that follow no other, [s]."""
+    if traffic.users is not None:
+        yield from (traffic.ramp * user / traffic.users for user in range(traffic.users))
+    elif traffic.rate is not None:
+        times = arrival_times(traffic, generator)
+        yield from (float(times(1)[0]) for _ in recorded)
+    elif any(one.start is None for one in recorded):
+        raise SpecError(
+            "does not say when conversations begin: give users or a rate, as in trace:FILE,users=16",
+            file=str(traffic.file),
+        )
+    else:
+        yield from ((one.start or 0.0) / traffic.speed for one in recorded)
+
+
+class _Running:
+    """Which turns of a conversation wait for which."""
+
+    __slots__ = ("_follow", "_missing", "_turns", "first", "open")
+
+    def __init__(self, turns: tuple[Turn, ...]) -> None:
+        self._turns = turns
+        self.open = 0  # turns that are under way
+        self.first = [(i, turn.wait) for i, turn in enumerate(turns) if turn.after == ()]
+        if all(turn.after is None for turn in turns):
+            self.first = [(0, 0.0)]
+        self._missing = {i: len(turn.after) for i, turn in enumerate(turns) if turn.after}
+        self._follow: dict[int, list[int]] = {}
+        for i, turn in enumerate(turns):
+            for before in turn.after or ():
+                self._follow.setdefault(before, []).append(i)
+
+    def released(self, ended: int) -> list[tuple[int, float]]:
+        """Return the turns that waited for this one alone, with their pauses."""
+        if self._turns[ended].after is None:
+            return [(ended + 1, self._turns[ended + 1].wait)] if ended + 1 < len(self._turns) else []
+        ready = []
+        for i in self._follow.get(ended, ()):
+            self._missing[i] -= 1
+            if not self._missing[i]:
+                ready.append((i, self._turns[i].wait))
+        return ready
 
 
 def _sessions(traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None) -> Source:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from glmplan.catalog.files import read_toml
 from glmplan.errors import SpecError
+from glmplan.simulation.traffic.load_generators import aiperf_command, load_file
 from glmplan.units import finite_number, parse_quantity
 
 __all__ = ["MOST_USERS", "Traffic", "parse_traffic"]
@@ -190,8 +191,8 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
     """Read a traffic spec.
 
     - `spec`: `closed:32`, `poisson:2.5/s`, `constant:2.5/s`, `gamma:2.5/s,cv=3`, `onoff:5/s,on=10,off=30`,
-      `daily:2/s`, `trace:FILE`, `sessions:16`, `sessions:0.5/s`, or the path of a TOML file with the fields of
-      `Traffic`.
+      `daily:2/s`, `trace:FILE`, `sessions:16`, `sessions:0.5/s`, the path of a TOML file with the fields of
+      `Traffic`, that of a YAML or JSON file of inference-perf or AIPerf, or a command `aiperf profile …`.
     - `**lengths`: Further fields that override the spec; None is ignored.
 
     Examples
@@ -206,6 +207,10 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
     file: str | None = None
     if spec.endswith(".toml") and ":" not in Path(spec).name:
         file, fields = spec, read_toml(spec)
+    elif spec.startswith("aiperf "):
+        fields = aiperf_command(spec)
+    elif spec.endswith((".yaml", ".yml", ".json")) and spec.partition(":")[0] not in _KINDS:
+        file, fields = spec, load_file(spec)
     else:
         kind, _, rest = spec.partition(":")
         if kind not in _KINDS:

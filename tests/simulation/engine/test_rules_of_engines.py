@@ -329,6 +329,57 @@ def test_a_prompt_that_is_alone_is_not_limited(engine):
     assert done[0].first == pytest.approx(0.06 + 0.04)
 
 
+# vLLM 0.33.0 scheduler.py (schedule): no request is admitted while max_num_active_seqs run
+@BOTH
+def test_no_more_requests_run_than_may_be_active(engine):
+    made = [Request(i, 0.0, 10, 5) for i in range(3)]
+    limited = EngineSettings(max_num_seqs=8, max_num_active_seqs=2)
+    _, done = _serve(limited, made, engine)
+    _, same = _serve(EngineSettings(max_num_seqs=2), [Request(i, 0.0, 10, 5) for i in range(3)], engine)
+    assert done[2].started == done[0].finish > done[1].started
+    assert [done[i].finish for i in range(3)] == [same[i].finish for i in range(3)]
+
+
+# vLLM 0.33.0 kv_cache_manager.py (allocate_slots): watermark_blocks beside the blocks of waiting and preempted requests
+@BOTH
+@pytest.mark.parametrize(("watermark", "together"), [(0.0, True), (0.1, True), (0.15, False)])
+def test_a_share_of_the_blocks_stays_free_beside_running_requests(engine, watermark, together):
+    """Of 20 blocks a prompt of 144 tokens takes 9, so that 11 are free: for 9 and a watermark of at most 2."""
+    made = [Request(0, 0.0, 144, 5), Request(1, 0.0, 144, 5)]
+    _, done = _serve(EngineSettings(watermark=watermark), made, engine, tokens=320)
+    assert (done[1].started == done[0].started) is together
+
+
+@BOTH
+def test_a_request_that_is_alone_may_take_the_blocks_of_the_watermark(engine):
+    _, done = _serve(EngineSettings(watermark=0.9), [Request(0, 0.0, 300, 5)], engine, tokens=320)
+    assert done[0].started == 0.0
+
+
+# SGLang 0.5.23 scheduler.py (_should_defer_prefill): so many decode rounds after a batch with prompt tokens
+@BOTH
+@pytest.mark.parametrize("interval", [0, 3])
+def test_decode_steps_lie_between_two_steps_with_prompt_tokens(engine, interval):
+    """Steps of 10 ms and 0.1 ms per prompt token: prompts of 50, and of two chunks of 100 from the second step on."""
+    settings = scheduler_settings(
+        "sglang", max_num_batched_tokens=100, async_scheduling=False, prefill_decode_interval=interval
+    )
+    _, done = _serve(settings, [Request(0, 0.0, 50, 200), Request(1, 0.001, 200, 2)], engine, tokens=10_000)
+    decode = 0.01 + 1e-4  # one request decodes
+    assert done[0].first == pytest.approx(0.015)
+    assert done[1].first == pytest.approx(0.015 + 2 * (0.02 + interval * decode), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "change"),
+    [("sglang", {"watermark": 0.1}), ("sglang", {"max_num_active_seqs": 2}), ("vllm", {"prefill_decode_interval": 2}),
+     ("vllm", {"watermark": 1.0}), ("vllm", {"max_num_active_seqs": 4096})],
+)  # fmt: skip
+def test_rules_of_another_engine_are_refused(scheduler, change):
+    with pytest.raises(SpecError, match=next(iter(change))):
+        scheduler_settings(scheduler, **change)
+
+
 # vLLM 0.33.0 scheduler.py (finish_requests); SGLang 0.5.9 scheduler.py (abort_request)
 @BOTH
 @pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm", "llama.cpp"])

@@ -283,15 +283,19 @@ def test_a_closed_loop_agrees(think, ahead):
     replicas=st.sampled_from([1, 1, 3]),
     ahead=st.booleans(),
     whole=st.booleans(),
+    watermark=st.sampled_from([0.0, 0.05, 0.2]),
+    interval=st.sampled_from([0, 1, 5]),
 )
 def test_priorities_slots_prompts_side_by_side_and_clients_that_leave_agree_to_a_nanosecond(
     seed, count, rate, scheduler, order, threshold, patience, seqs, budget, tokens, block, sessions, draft, replicas,
-    ahead, whole,
+    ahead, whole, watermark, interval,
 ):  # fmt: skip
     engine_settings = scheduler_settings(
         scheduler,
         max_num_batched_tokens=budget,
         max_num_seqs=seqs,
+        watermark=watermark if scheduler == "vllm" else 0.0,
+        prefill_decode_interval=interval if scheduler == "sglang" else 0,
         acceptance=draft,
         prefix_caching=bool(sessions),
         async_scheduling=ahead and scheduler != "llama.cpp",

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.simulation.traffic.conversations import conversation_form
 from glmplan.simulation.traffic.sources import request_source
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
-from glmplan.simulation.traffic.traces import conversation_form, read_trace
+from glmplan.simulation.traffic.traces import read_trace
 
 DATA = Path(__file__).parents[2] / "data"
 
