@@ -294,13 +294,12 @@ class EngineSettings:
         for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval"):
             check_whole(getattr(self, name), name, 0)
         if self.max_num_active_seqs > self.max_num_seqs:
-            value = self.max_num_active_seqs
-            raise SpecError(f"is above max_num_seqs ({self.max_num_seqs})", field="max_num_active_seqs", value=value)
+            most = self.max_num_active_seqs
+            raise SpecError(f"is above max_num_seqs ({self.max_num_seqs})", field="max_num_active_seqs", value=most)
         if not 0 <= self.watermark < 1:
             raise SpecError("must be at least 0 and below 1", field="watermark", value=self.watermark)
-        if self.prefill_decode_interval and self.lockstep > 1:
-            value = self.prefill_decode_interval
-            raise SpecError("is not simulated over data-parallel ranks", field="prefill_decode_interval", value=value)
+        if (spaced := self.prefill_decode_interval) and self.lockstep > 1:
+            raise SpecError("is not simulated over data-parallel ranks", field="prefill_decode_interval", value=spaced)
         told: dict[str, tuple[object, tuple[str, ...]]] = {
             "order": (self.order if self.order == "priority" else "", ("vllm", "sglang")),
             "long_prefill_token_threshold": (self.long_prefill_token_threshold, ("vllm",)),

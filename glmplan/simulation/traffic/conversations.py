@@ -266,9 +266,9 @@ def _own(file: Path) -> Iterator[Conversation]:
         if who not in turns:
             starts[who] = seconds_of(at, file, line, "arrival_s") if at else None
         wait = seconds_of(row["wait_s"] or 0.0, file, line, "wait_s")
-        lengths = [whole_of(row[name], file, line, name) for name in _OWN[2:]]
-        if min(lengths) > 0:
-            turns.setdefault(who, []).append(Turn(max(wait, 0.0), *lengths))
+        prompt, answer = (whole_of(row[name], file, line, name) for name in _OWN[2:])
+        if min(prompt, answer) > 0:
+            turns.setdefault(who, []).append(Turn(max(wait, 0.0), prompt, answer))
     for who, made in turns.items():
         yield Conversation(starts[who], tuple(made))
 
@@ -490,7 +490,7 @@ def _agentic_mooncake(file: Path) -> Iterator[Conversation]:
         parts = _within(parts + 1 + len(content) + len(waits), file, line)
         rows[who] = Turn(max(wait, 0.0), max(lengths[0], 1), max(lengths[1], 1), content)
         needs[who] = (line, list(dict.fromkeys(map(str, waits))))
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(rows)
     for who, (line, waits) in needs.items():
         if missing := [one for one in waits if one not in rows]:
@@ -499,14 +499,14 @@ def _agentic_mooncake(file: Path) -> Iterator[Conversation]:
     if not nx.is_directed_acyclic_graph(graph):
         raise SpecError("has requests that wait for each other", file=file, field="wait_for")
     for some in nx.weakly_connected_components(graph):
-        names = sorted(some, key=lambda who: needs[who][0])
-        place = {who: i for i, who in enumerate(names)}
-        start = min(rows[who].wait for who in names if not needs[who][1])
+        members = sorted(some, key=lambda who: needs[who][0])
+        place = {who: i for i, who in enumerate(members)}
+        start = min(rows[who].wait for who in members if not needs[who][1])
         yield Conversation(
             start,
             tuple(
                 replace(rows[who], wait=rows[who].wait - (0.0 if needs[who][1] else start),
                         after=tuple(place[one] for one in needs[who][1]))
-                for who in names
+                for who in members
             ),
         )  # fmt: skip
