@@ -694,9 +694,10 @@ def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[
     running = load_engine(engine).running
     if running is None or not running.whole_layers or len(machine.kinds) < 2:
         return machine, words
-    if words.pp == sum(count for _, count in machine.kinds):
+    given = {name: number for name in DEGREES if (number := getattr(words, name)) is not None}
+    if given.pop("pp", None) == sum(count for _, count in machine.kinds) and set(given.values()) <= {1}:
         words = words.model_copy(update={"pp": None})
-    if any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")):
+    elif any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")):
         return machine, words
     beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
     return machine.one_after_another(beside), words

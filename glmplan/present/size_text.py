@@ -292,7 +292,7 @@ def _capacity(row: dict[str, Any], unit: str) -> str:
     others = f"; {others} probability" if others else ""
     if row["capacity_is_lower_bound"]:
         return f"capacity at least {load} ({spare}); higher loads were not tested"
-    return f"capacity {load} ({spare}{others}); {_limit(row['limited_by'])} is exceeded first"
+    return f"capacity {load} ({spare}{others}); {_first_missed(row)}"
 
 
 def _by_probability(row: dict[str, Any], unit: str) -> str:
@@ -302,6 +302,14 @@ def _by_probability(row: dict[str, Any], unit: str) -> str:
     return ", ".join(
         f"{most:,.4g}{' or more' if most >= bound else ''} at {share} %" for share, most in found if most is not None
     )
+
+
+def _first_missed(row: dict[str, Any]) -> str:
+    """Return the limit that more load exceeds, or the hazard of every load."""
+    danger = next((one for one in row["hazards"] if one["severity"] == "danger"), None)
+    if row["limited_by"] == "hazard" and danger is not None:
+        return f"{danger['title']}: {danger['action']}"
+    return f"{_limit(row['limited_by'])} is exceeded first"
 
 
 def _limit(broken: str) -> str:
@@ -338,7 +346,7 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
             f"{'nearest' if nothing else 'next cheaper'}: {servers_text(row['machines'], row['machine'])}, "
             f"{row['weights']}, {row['paid']}{price}, {row['usd_month']:,.0f} USD/month: meets the SLO with "
             f"probability {floored_probability(row['probability'])} instead of {wanted:.2f}; "
-            f"{_limit(row['limited_by'])} is exceeded first"
+            f"{_first_missed(row)}"
         )
         lines += [f"  {_expected(target)}" for target in row["slo"] if target["expected_ms"] is not None]
         unit = "user" if content["unit"] == "users" and row[key] <= 1 else content["unit"]

@@ -402,6 +402,16 @@ def test_the_nearest_machines_miss_first_what_is_farthest_from_its_bound():
     assert found.cheaper.breaks_first == "e2e p95 < 1000 ms"
 
 
+def test_a_machine_that_may_not_start_is_named_with_what_to_change():
+    asked = read_size(
+        "qwen3-30b-a3b", "tpot mean < 100 ms", users=4, only="dgx-spark", weights="fp8", memory_fraction=0.9
+    )
+    found = sized(asked, MONEY)
+    assert not found.options
+    text = size_text(found, size_content(found))
+    assert "--memory-fraction 0.83" in text and "hazard is exceeded" not in text
+
+
 @pytest.mark.parametrize(
     ("said", "machines"),
     [({}, 1), ({"spare": 1}, 2), ({"spare": "N"}, 2), ({"sites": 2}, 2), ({"sites": 2, "spare": "1"}, 4)],

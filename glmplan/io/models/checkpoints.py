@@ -173,7 +173,7 @@ def _default(model: ModelSpec) -> Checkpoint:
 
 
 #: file of ExLlamaV3 with the mean bits of a weight of its layers
-_EXL3 = re.compile(r"exl3-([1-8](?:\.\d+)?)bpw")
+_EXL3 = re.compile(r"exl3-([1-7](?:\.\d+)?|8(?:\.0+)?)bpw")
 
 
 # one word gives one record, so that caches keyed by it hit

@@ -118,3 +118,10 @@ def test_a_typed_exl3_format_is_as_large_as_published_files():
         typed = checkpoint_for(model, f"exl3-{bits:.4f}bpw")
         assert typed is not one and typed.form == "exl3"
         assert float(checkpoint_bytes(model, typed)) == pytest.approx(float(checkpoint_bytes(model, one)), rel=0.03)
+
+
+@pytest.mark.parametrize("bits", ["0.9", "8.5", "9"])
+def test_exl3_files_have_one_to_eight_bits(bits):
+    assert checkpoint_for(load_model("llama-3.1-8b"), "exl3-8.0bpw").default == "bpw:8.0"
+    with pytest.raises(SpecError):
+        checkpoint_for(load_model("llama-3.1-8b"), f"exl3-{bits}bpw")

@@ -87,8 +87,17 @@ def test_a_layout_over_both_kinds_is_refused_with_their_numbers(host):
 def test_a_stage_on_each_of_several_kinds_is_layers_dealt_to_all(host):
     both = host(("rtx-5080", 1), ("rtx-5090", 1))
     words = {"weights": "q4_k_m", "engine": "llama.cpp", "users": (1,)}
-    dealt, staged = (fit_answer(PlanRequest("qwen3-8b", both, pp=pp, **words), changes=False) for pp in (None, 2))
-    assert staged.command == dealt.command and "--tensor-split" in " ".join(staged.command)
+    degrees = ({}, {"pp": 2}, {"pp": 2, "tp": 1}, {"pp": 2, "replicas": 1, "ep": 1})
+    dealt, *staged = (fit_answer(PlanRequest("qwen3-8b", both, **one, **words), changes=False) for one in degrees)
+    assert "--tensor-split" in " ".join(dealt.command)
+    assert {one.command for one in staged} == {dealt.command}
+
+
+def test_a_stage_on_each_of_several_kinds_is_not_dropped_beside_other_degrees(host):
+    both = host(("rtx-5080", 1), ("rtx-5090", 1))
+    for more in ({"tp": 2}, {"replicas": 2}):
+        with pytest.raises(SpecError, match="takes 4 accelerators"):
+            fit_answer(PlanRequest("qwen3-8b", both, weights="q4_k_m", engine="llama.cpp", pp=2, **more))
 
 
 def test_other_engines_take_one_kind_and_say_so(host):
