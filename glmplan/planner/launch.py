@@ -343,8 +343,10 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     # the server takes what -c says at start and stops if it is not there: the lower bound of the pool
     most = int(min(asked.users[-1], max(holding.held_low, 1)))  # on all servers
     slots = asked.settings.max_num_seqs or -(-most // terms.decoding)
-    whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW))
-    words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
+    whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW)) // 256 * 256
+    if slots * terms.decoding <= max(holding.held_low, 1):  # each slot takes a whole request: no rounding below it
+        whole = max(whole, -(-slots * asked.user_tokens // 256) * 256)
+    words += [f"-c {whole or context}", f"--parallel {slots}"]
     if split := asked.machine.shares:
         words += ["--split-mode layer", "--tensor-split " + ",".join(f"{100 * share:.0f}" for share in split)]
         notes.append(

@@ -29,6 +29,7 @@ __all__ = [
     "DISK_RATE",
     "all_moved",
     "disk_bound",
+    "may_move",
     "movable_layers",
     "movable_words",
     "moved_options",
@@ -68,6 +69,14 @@ def moves(asked: Asked) -> MovedExperts | None:
     """Return the options that move experts of layers, or None."""
     running = load_engine(asked.engine).running
     return None if running is None else running.moved_experts
+
+
+def may_move(asked: Asked) -> bool:
+    """Return True if the engine can leave weights to the CPU of this host."""
+    host = asked.machine.host
+    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.host_experts:
+        return False
+    return not host.unified_memory and host.host_memory_bandwidth is not None
 
 
 def all_moved(model: ModelSpec, checkpoint: Checkpoint) -> OffloadWork:

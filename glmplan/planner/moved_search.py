@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from glmplan.catalog.engines.defaults import engine_default
-from glmplan.planner.moved_experts import all_moved, movable_layers, moved_words, moves
+from glmplan.planner.moved_experts import all_moved, may_move, movable_layers, moved_words
 from glmplan.planner.users import Solution, solve
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def solution_with_moved_experts(asked: Asked, found: Solution) -> Solution | Non
     None where the engine moves no experts, or where no number of layers is enough.
     """
     best, layers = found.best, len(movable_layers(asked.model))
-    host = asked.machine.host
-    if moves(asked) is None or not layers or best.terms.blocked is not None or host.unified_memory:
-        return None
-    if asked.settings.host_experts or host.host_memory_bandwidth is None:
+    if best.terms.blocked is not None or not may_move(asked):
         return None
     each = float(all_moved(asked.model, asked.checkpoint).held_bytes[0]) / layers
     fewest = min(max(math.ceil(best.lacking * best.terms.accelerators / each), 1), layers)

@@ -303,8 +303,13 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     if best.terms.blocked is not None:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
     if best.verdict == "does_not_fit":
+        from glmplan.planner.moved_experts import may_move
+
         perhaps = f", {MAY_START}" if best.may_start else ""
-        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows the shortfall")
+        shows = "shows the shortfall"
+        if may_move(asked):
+            perhaps, shows = f" on its accelerators{perhaps}", "also tries weights in host memory"
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` {shows}")
     if solution.ranked[0].alone == 0.0:
         why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
         raise UnknownFact(f"{why}: no prediction is possible")

@@ -46,6 +46,15 @@ def test_llama_server_shares_one_context_between_its_slots():
     assert text.startswith("llama-server") and "--parallel 4" in text and "-c 32768" in text
 
 
+@pytest.mark.parametrize(("input_tokens", "output_tokens"), [(2000, 500), (2048, 512), (999, 2), (7000, 1001)])
+def test_each_slot_of_llama_server_takes_a_whole_request(input_tokens, output_tokens):
+    words = {"weights": "q4_k_m", "input": input_tokens, "output": output_tokens, "users": "500"}
+    answer = fit_answer(PlanRequest("llama-3.1-8b", "1xrtx-4090", **words), changes=False)
+    cells, slots = (int(re.search(rf"{option} (\d+)", " ".join(answer.command))[1]) for option in ("-c", "--parallel"))
+    assert slots > 1 and cells // slots >= input_tokens + output_tokens
+    assert cells <= answer.holding.pool.low
+
+
 @pytest.mark.parametrize("on", ["1xrtx-3090", "dgx-spark", "ryzen-ai-max-395"])
 def test_llama_server_asks_for_no_more_cells_than_surely_fit(on):
     answer = fit_answer(PlanRequest("qwen3-30b-a3b-q4_k_m", on, engine="llama.cpp", users="64"), changes=False)

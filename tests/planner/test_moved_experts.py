@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from glmplan.errors import DoesNotFit
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
+from glmplan.planner.service import serving_inputs
 from glmplan.planner.users import solve
 from glmplan.request.plan import PlanRequest
 
@@ -121,6 +123,14 @@ def test_a_dense_model_moves_feed_forward_matrices(plan):
     assert answer.holding.host == pytest.approx(size, rel=0.01)
     assert answer.users[0].tpot.value > size / 800e9
     assert answer.deployment.offload.placement.unit == "expert-layers"
+
+
+def test_commands_without_moved_experts_refer_to_fit_only_where_it_moves_them(plan):
+    moved = plan("glm-5.1")
+    for asked, said in ((moved.asked.request, "also tries weights in host memory"),
+                        (moved.asked.request.but(on="1xrtx-4090"), "shows the shortfall")):  # fmt: skip
+        with pytest.raises(DoesNotFit, match=said):
+            serving_inputs(asked)
 
 
 def test_a_host_of_unknown_bandwidth_is_asked_for():
