@@ -27,6 +27,7 @@ from glmplan.planner.traffic_search import described_under, mean_request, read_t
 from glmplan.request.option import Option, options_of
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
+from glmplan.simulation.load_trial import default_requests, default_warmup
 from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
@@ -59,8 +60,6 @@ STATISTICS: tuple[str, ...] = (
 PROMISED: tuple[str, ...] = ("goodput_share", "probability")
 #: kinds of traffic that take their number from the axis of users
 _USERS = ("closed", "sessions")
-#: simulated requests by default, as of `glmplan simulate`: open traffic; each user of a closed loop
-_REQUESTS, _EACH = 1000, 10
 #: more requests than any trace has: traces are replayed completely
 _WHOLE_TRACE = 1 << 40
 #: fields of `Traffic` with a file
@@ -151,12 +150,6 @@ def arrivals_of(
     return loads
 
 
-def _usual_requests(arriving: Traffic) -> int:
-    if arriving.kind == "trace":
-        return _WHOLE_TRACE
-    return _EACH * arriving.users if arriving.kind == "closed" and arriving.users else _REQUESTS
-
-
 def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how: Simulation) -> Simulated:
     """Plan for a load and simulate it as `glmplan simulate` does.
 
@@ -172,16 +165,15 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     """
     described, [arriving] = described_under(PlanRequest(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
-    requests = how.requests or _usual_requests(arriving)
-    outcome = simulate(
-        described.service, arriving, requests=requests, seed=how.seed, options=SimulationOptions(targets=targets)
-    )
+    requests = how.requests or (_WHOLE_TRACE if arriving.kind == "trace" else default_requests(arriving))
+    warmup, options = default_warmup(arriving, targets, requests), SimulationOptions(targets=targets)
+    outcome = simulate(described.service, arriving, requests=requests, warmup=warmup, seed=how.seed, options=options)
     if outcome.interrupted:
         raise KeyboardInterrupt
     summary = outcome.summary
     ranges: dict[str, tuple[float, float]] = {}
     if summary["requests"]:
-        ranges = described.ranges(arriving, summary, requests=requests, seed=how.seed)
+        ranges = described.ranges(arriving, summary, requests=requests, warmup=warmup, seed=how.seed)
     figures = {name: float(summary.get(name, math.nan)) for name in STATISTICS}
     for name, title, factor in (("ttft", "ttft_mean_ms", 1e-3), ("tpot", "tpot_mean_ms", 1e-3),
                                 ("output_rate", "output_tokens_per_s", 1.0)):  # fmt: skip

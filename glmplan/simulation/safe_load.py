@@ -369,7 +369,7 @@ def load_curve(
         if warm > _DRAWN:
             continue  # a burst of so many users says nothing about a steady load, and takes long
         count = warm + max(requests, min(4 * warm, 4 * requests))
-        if at.kind == "trace":
+        if at.kind in ("trace", "sessions"):
             warm, count = judged_requests(at)
         outcome = simulate(service, at, requests=count, warmup=warm, seed=seed)
         rows.append({"load": float(load), **outcome.summary})

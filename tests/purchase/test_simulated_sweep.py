@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from dataclasses import replace
 
 import pytest
 
 import glmplan
+from glmplan.cli import main
 from glmplan.errors import SpecError
 from glmplan.planner.service import kept_of
 from glmplan.planner.traffic_search import described_under
@@ -16,6 +18,7 @@ from glmplan.purchase import cluster
 from glmplan.purchase.axes import MOST_SIMULATED, STATISTICS, read_sweep
 from glmplan.purchase.sweep import Checkpoints, Swept, swept
 from glmplan.request.plan import PlanRequest
+from glmplan.simulation.load_trial import default_warmup
 from glmplan.simulation.simulate import SimulationOptions, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import parse_traffic
@@ -30,15 +33,26 @@ def test_a_row_is_what_simulate_and_kept_say_of_the_same_words(word):
     [row] = frame.to_dict("records")
     traffic = parse_traffic(word, input=500, output=60, think="1 s")
     described, [arriving] = described_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), [traffic])
-    summary = simulate(
-        described.service, arriving, requests=60, seed=5, options=SimulationOptions(targets=parse_slo(SLO))
-    ).summary
+    warmup, options = default_warmup(arriving, parse_slo(SLO), 60), SimulationOptions(targets=parse_slo(SLO))
+    summary = simulate(described.service, arriving, requests=60, warmup=warmup, seed=5, options=options).summary
     for name in (*STATISTICS, "ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s", "goodput_share"):
         assert row[name] == pytest.approx(summary[name], rel=1e-12), name
-    ends = described.ranges(arriving, summary, requests=60, seed=5)
+    ends = described.ranges(arriving, summary, requests=60, warmup=warmup, seed=5)
     assert (row["tpot_mean_ms_low"], row["tpot_mean_ms_high"]) == pytest.approx(ends["tpot_mean_ms"])
     assert row["probability"] == kept_of(described, arriving, parse_slo(SLO), seed=5).probability
     assert row["layout"] == described.plan[1].terms.name and row["verdict"] == "fits"
+
+
+@pytest.mark.parametrize("word", ["closed:6", "sessions:6,turns=3"])
+def test_a_row_is_what_the_command_simulate_says_by_default(capsys, word):
+    words = ("--on", "1xh100-sxm", "--input", "500", "--output", "60", "--traffic", word, "--slo", SLO)
+    with pytest.raises(SystemExit):
+        main(["simulate", "llama-3.1-8b", *words, "--no-ranges", "--format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    axes = {name: value for name, value in AXES.items() if name != "requests"}
+    [row] = swept(read_sweep(axes | {"traffic": word, "slo": SLO})).to_frame().to_dict("records")
+    for name in ("ttft_mean_ms", "ttft_p95_ms", "tpot_mean_ms", "output_tokens_per_s", "goodput_share"):
+        assert row[name] == pytest.approx(told[name], rel=1e-3), name
 
 
 ROWS = [f"{n / 4},{300 + 40 * (n % 5)},{20 + n % 7}\n" for n in range(40)]

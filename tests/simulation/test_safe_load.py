@@ -14,7 +14,7 @@ from glmplan.simulation.engine.settings import EngineSettings, KvPool, scheduler
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_search import LoadSearch, Tries
 from glmplan.simulation.load_trial import capacity, try_load
-from glmplan.simulation.safe_load import Draws, kept_share, safe_load, speed_factors
+from glmplan.simulation.safe_load import Draws, kept_share, load_curve, safe_load, speed_factors
 from glmplan.simulation.simulate import Service, simulate
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic, parse_traffic
@@ -38,6 +38,14 @@ def test_one_user_more_than_the_answer_breaks_the_promise():
         for n in (found.load - 3, found.load + 3)
     ]
     assert tpot[0] < 30 < tpot[1]
+
+
+def test_a_curve_of_sessions_leaves_out_the_requests_that_a_trial_leaves_out():
+    traffic = parse_traffic("sessions:20,turns=4", input=400, output=60)
+    [row] = load_curve(SERVICE, traffic, np.array([20.0]))
+    trial = try_load(SERVICE, traffic, parse_slo("ttft p95 < 10 s"), 20.0, 0)
+    assert row["requests"] == trial.summary["requests"]
+    assert row["ttft_p95_ms"] == pytest.approx(trial.summary["ttft_p95_ms"])
 
 
 def test_fewer_slots_hold_whole_blocks_so_that_none_is_preempted():
