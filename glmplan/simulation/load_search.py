@@ -6,7 +6,7 @@ Loads are tried until the saturation of each service is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import NamedTuple
@@ -55,6 +55,7 @@ __all__ = [
     "LoadSearch",
     "LoadTries",
     "Tries",
+    "most_placed",
 ]
 
 
@@ -455,11 +456,9 @@ class LoadTries:
         if rates:
             self.served = capacity(service, self.traffic)
             self.settled = enough(self.traffic, self.served)
-        waits = any(target.metric in ("ttft", "e2e", "queue") for target in self.targets)
-        room = places(service)
-        if self._whole and not waits and room < self.limit and not self.traffic.think:
-            at_work = 1.0 if self.traffic.kind == "closed" else 4.0  # agents wait for their tools between turns
-            self.limit = min(self.limit, math.ceil(at_work * room))
+        if (most := most_placed(service, self.traffic, self.targets)) < self.limit:
+            self.limit = most
+            room = places(service)
             self.why_limited = f": further ones wait for one of {room} places (max_num_seqs), outside the SLO"
 
     def _start(self, service: Service) -> float:
@@ -620,6 +619,18 @@ _NOBODY = np.zeros(3)
 #: draws from which it is seen whether the first one is far from what is usual [-]
 _AT_FIRST = 20
 _STEP = 0.03  # between rates at which services are counted
+
+
+def most_placed(service: Service, traffic: Traffic, targets: Sequence[Target]) -> float:
+    """Return the users from which requests wait for a place, outside the SLO.
+
+    Infinite where the SLO has a time that counts waiting, or users pause.
+    """
+    waits = any(target.metric in ("ttft", "e2e", "queue") for target in targets)
+    if traffic.users is None or waits or traffic.think:
+        return math.inf
+    at_work = 1.0 if traffic.kind == "closed" else 4.0  # agents wait for their tools between turns
+    return float(math.ceil(at_work * places(service)))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries
+from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries, most_placed
 from glmplan.simulation.load_trial import LoadPoint, SafeLoad, judged_requests
 from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service, simulate
@@ -291,6 +291,8 @@ def kept_share(
     if not targets:
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
+    if load > most_placed(service, traffic, targets):
+        return Kept(0.0, "max_num_seqs", {})
     search = _searching(service, traffic, targets, draws, _LARGEST, known or Tries())
     count, least, level = len(search.variants), cutoff.least, draws.level
     failures, passes, broken, nearest, margins = 0, 0, "", "", list[tuple[float, float]]()

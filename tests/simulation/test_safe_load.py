@@ -40,6 +40,17 @@ def test_one_user_more_than_the_answer_breaks_the_promise():
     assert tpot[0] < 30 < tpot[1]
 
 
+@pytest.mark.parametrize(("word", "most"), [("closed:1", 8), ("sessions:1,turns=2", 32)])
+def test_no_more_users_meet_an_slo_without_waiting_times_than_safe_load_answers(word, most):
+    service = Service(TABLE, KvPool(400_000), EngineSettings(max_num_seqs=8))
+    targets, traffic = parse_slo("tpot p95 < 1 s"), parse_traffic(word, input=100, output=20)
+    assert safe_load(service, traffic, targets).load == most
+    draws = Draws(speed_factors(0.9, 1.1))
+    assert kept_share(service, traffic.at_load(most), targets, draws).probability == 1.0
+    many = kept_share(service, traffic.at_load(most + 1), targets, draws)
+    assert (many.probability, many.broken) == (0.0, "max_num_seqs")
+
+
 def test_a_curve_of_sessions_leaves_out_the_requests_that_a_trial_leaves_out():
     traffic = parse_traffic("sessions:20,turns=4", input=400, output=60)
     [row] = load_curve(SERVICE, traffic, np.array([20.0]))
