@@ -179,12 +179,9 @@ def _without_speeds(solution: Solution, common: Mapping[str, Any]) -> FitAnswer:
 
 def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
     """Return the layouts, with experts in host memory where none fits."""
-    solution = solve_under(asked, traffic)
-    if solution.best.lacking <= 0:
-        return solution
-    from glmplan.planner.moved_search import solution_with_moved_experts
+    from glmplan.planner.moved_search import with_moved_experts
 
-    return solution_with_moved_experts(asked, solution) or solution
+    return with_moved_experts(solve_under(asked, traffic))
 
 
 def _one_and_many(

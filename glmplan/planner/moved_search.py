@@ -13,7 +13,7 @@ from glmplan.planner.users import Solution, solve
 if TYPE_CHECKING:
     from glmplan.planner.question import Asked
 
-__all__ = ["solution_with_moved_experts"]
+__all__ = ["with_moved_experts"]
 
 
 def _wanted(asked: Asked) -> float:
@@ -27,6 +27,13 @@ def _wanted(asked: Asked) -> float:
 
 def _with(asked: Asked, moved: int, layers: int) -> Asked:
     return asked.but(settings=replace(asked.settings, host_experts=moved / layers))
+
+
+def with_moved_experts(solution: Solution) -> Solution:
+    """Return layouts with weights in host memory where none fits without."""
+    if solution.best.lacking <= 0:
+        return solution
+    return solution_with_moved_experts(solution.asked, solution) or solution
 
 
 def solution_with_moved_experts(asked: Asked, found: Solution) -> Solution | None:

@@ -323,13 +323,16 @@ def described_under(
     >>> traffic.input, found.slo != ""
     (2048, True)
     """
+    from glmplan.planner.moved_search import with_moved_experts
     from glmplan.planner.service import chosen, inputs_of, service_of
 
     asked = best_format(words, lambda one: asked_under(one, kinds[0]))
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
-        solution = solution_for(solve(asked), named, slo, probability=asked.probability)
+        solution = with_moved_experts(solve(asked))
+        asked = solution.asked
+        solution = solution_for(solution, named, slo, probability=asked.probability)
         best = chosen(asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
         found = service_of(

@@ -10,8 +10,10 @@ from glmplan.errors import DoesNotFit
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
 from glmplan.planner.service import serving_inputs
+from glmplan.planner.traffic_search import described_under
 from glmplan.planner.users import solve
 from glmplan.request.plan import PlanRequest
+from glmplan.simulation.traffic.spec import Traffic
 
 HOST = """
 title = "one socket"
@@ -137,3 +139,11 @@ def test_a_host_of_unknown_bandwidth_is_asked_for():
     answer = fit_answer(PlanRequest("glm-5.1", "1xrtx-5090", weights="q4_k_m", engine="llama.cpp"), changes=False)
     assert answer.verdict == "does_not_fit"
     assert "memory_bandwidth" in answer.reasons[1]
+
+
+def test_safe_and_simulate_take_the_plan_that_fit_moves_to_host_memory(plan):
+    asked = plan("qwen3-235b-a22b", weights="q4_k_m").asked
+    found, _ = described_under(asked.request, [Traffic(kind="closed", users=2)])
+    planned = found.plan[0]
+    assert planned.settings.host_experts == asked.settings.host_experts > 0
+    assert found.service.pool.tokens >= asked.request_tokens
