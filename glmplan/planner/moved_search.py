@@ -33,10 +33,10 @@ def with_moved_experts(solution: Solution) -> Solution:
     """Return layouts with weights in host memory where none fits without."""
     if solution.best.lacking <= 0:
         return solution
-    return solution_with_moved_experts(solution.asked, solution) or solution
+    return _moved(solution.asked, solution) or solution
 
 
-def solution_with_moved_experts(asked: Asked, found: Solution) -> Solution | None:
+def _moved(asked: Asked, found: Solution) -> Solution | None:
     """Return the plan with as few experts in host memory as possible.
 
     None where the engine moves no experts, or where no number of layers is enough.

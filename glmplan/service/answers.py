@@ -39,6 +39,7 @@ __all__ = [
     "CatalogueQuestion",
     "Progress",
     "cost_record",
+    "costs_of",
     "links_record",
     "money_of_question",
     "values_of",
