@@ -179,9 +179,12 @@ def _without_speeds(solution: Solution, common: Mapping[str, Any]) -> FitAnswer:
 
 def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
     """Return the layouts, with experts in host memory where none fits."""
+    solution = solve_under(asked, traffic)
+    if solution.best.lacking <= 0:
+        return solution
     from glmplan.planner.moved_search import with_moved_experts
 
-    return with_moved_experts(solve_under(asked, traffic))
+    return with_moved_experts(solution)
 
 
 def _one_and_many(
