@@ -7,7 +7,7 @@
 
 The folder keeps shapes/ (of measure_shapes.py, which needs PyTorch and Triton only), rows.csv (a line for each shape),
 memory.csv, nvml.csv, about.json, log.txt and the run of the engine. Each line is there as soon as it is measured;
-started again, the tool goes on where it stopped. What is missing is named in one line and left out.
+a second start continues after the last line. Missing parts are named in one line and left out.
 """
 
 from __future__ import annotations

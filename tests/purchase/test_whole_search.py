@@ -93,7 +93,7 @@ def test_what_is_left_out_is_counted_by_kind():
 
 
 def test_disaggregated_servers_are_searched_when_asked_for():
-    """As `safe` has them: simulated, with the evidence of servers that nobody measured together."""
+    """Times are simulated as in `safe`; the evidence is that of servers without a common measurement."""
     slo = "ttft p95 < 3 s, tpot p95 < 40 ms"
     words = {"input": 1000, "output": 200, "disaggregated": "1:1"}
     asked = read_size("llama-3.1-8b-fp8", slo, users=8, only="1xh100-sxm,2xh100-sxm", machines=1, **words)

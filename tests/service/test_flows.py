@@ -423,7 +423,7 @@ def test_a_refusal_is_a_page_of_whole_sentences_without_commands(opened, plan):
 
 
 def test_less_evidence_shows_a_wider_range(opened, client):
-    """MLX on six RTX PRO 6000, which nobody measured, once had a narrower range than vLLM."""
+    """MLX on six RTX PRO 6000 has no measurement, and once had a narrower range than vLLM."""
     plan = {"model": "glm-5.1-nvfp4", "on": "6xrtx-pro-6000-ws"}
     order, shown = list(KNOWN_AS), []
     for engine in ("vllm", "trtllm"):
