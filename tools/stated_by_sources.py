@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import re
 
+from glmplan.catalog.entries.models import load_model
+from glmplan.costs.blocks.stack import model_state_bytes
+
 __all__ = ["CAMPAIGNS", "CAMPAIGNS_B", "SAID", "SHARE", "stated"]
 
 Row = dict[str, str]
@@ -402,7 +405,26 @@ def _simulated(row: Row) -> Row:
     return {}
 
 
+# --- loswald: README, bench scripts and the command of the client ---
+
+#: vllm bench serve draws the prompts of every run from one seed, so that a run finds those of the run before in the
+#: prefix cache (github.com/vllm-project/vllm issues 54227 and 52884, pull request 53920)
+_DRAWN_AGAIN = "prompts of one seed in every run of a few prompts: the prefix cache holds those of the run before"
+_COMMON = re.compile(r"(\d+) of the prompt tokens are a prefix common to all requests")
+
+
+def _loswald(row: Row) -> Row:
+    if "few prompts: one to four waves" in row["notes"]:
+        return {"unusable": _DRAWN_AGAIN}
+    prefix = _COMMON.search(row["notes"])
+    # states of recurrent layers are not kept for a prefix
+    if prefix is None or model_state_bytes(load_model(row["model"])):
+        return {}
+    return {"input_tokens": str(float(row["input_tokens"]) - float(prefix[1])), "context_depth": prefix[1]}
+
+
 _RULES = {
+    "loswald": _loswald,
     "inferencex-dump": _dump,
     "inferencex-dsr1-2025-2026-disagg": _divided,
     "inferencex-token-position": _tokens,

@@ -108,7 +108,7 @@ def load_measurements() -> list[Run]:
     Examples
     --------
     >>> len(load_measurements())
-    14429
+    14620
     """
     return list(_load())
 
