@@ -228,7 +228,7 @@ def _ranks_of(key: _MemoryKey, settings: MemorySettings) -> RankMemory:
 def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Settings:
     """Return the launch settings stated by the row, else by its campaign.
 
-    `experts` is the table's name for the expert kernels.
+    `experts` is the table's name for the expert kernels, by which rules of kernels know them, too.
     """
     limit = campaign.running_limit
     limits = {
@@ -244,7 +244,7 @@ def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str)
         max_model_len=run.max_model_len,
         attention_backend=_attention(run) or campaign.attention_backend or "",
         moe_backend=experts,
-        expert_kernels=campaign.expert_kernels,
+        expert_kernels=experts.partition(" ")[0] or campaign.expert_kernels,
         graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
         unstated=open_,
     )

@@ -32,7 +32,7 @@ def test_every_rule_has_a_source_and_names_a_kernel_that_was_measured():
     file = data_folder("hardware_db") / "kernels.toml"
     rules = tomllib.loads(file.read_text(encoding="utf-8"))["kernels"]
     assert rules
-    parts = [fit for part in ("h200-sxm", "b200-sxm") for fit in kernel_fits(part)]
+    parts = [fit for part in ("h200-sxm", "b200-sxm", "rtx-pro-6000-server") for fit in kernel_fits(part)]
     for rule in rules:
         measured = [fit for fit in parts if fit.kernel == rule.get("product", "experts")]
         assert rule["source"].startswith("https://")
@@ -40,6 +40,19 @@ def test_every_rule_has_a_source_and_names_a_kernel_that_was_measured():
         backend = rule.get("backend", "")
         like = [fit for fit in measured if fit.engine.split()[0] == engine and fit.precision == rule["runs_as"]]
         assert any(backend in fit.backend for fit in like)
+
+
+def test_the_experts_of_a_row_choose_their_kernel():
+    run = Run("a", "gpt-oss-120b", "rtx-pro-6000-server", engine="vllm", weights="mxfp4", tp=1, accelerator_count=1,
+              phase="decode", concurrency=32.0)  # fmt: skip
+    words = ("", "marlin", "flashinfer_cutlass mxfp4-mxfp8", "default")
+    asked = [question_of(replace(run, moe_backend=word)).deployment.structure for word in words]
+    assert [one.expert_kernels for one in asked] == ["", "marlin", "flashinfer_cutlass", ""]
+    rules = [kernel_rule("vllm", "12", WEIGHT_FORMATS["mxfp4"], "experts", one.expert_kernels) for one in asked]
+    assert [rule.form for rule in rules] == ["mxfp4", "mxfp4", "mxfp4-a8", "mxfp4"]
+    points = StepPoints(*(np.full(1, value) for value in (32.0, 1024.0, 0.0, 0.0)))
+    seconds = [step_work(one, layout=Layout(), points=points)["expert_bytes"][0] for one in asked]
+    assert seconds[0] == seconds[3] and seconds[2] != seconds[1]
 
 
 def test_a_format_runs_as_itself_unless_a_rule_says_otherwise():
