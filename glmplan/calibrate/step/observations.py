@@ -51,6 +51,8 @@ _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
 #: the same if an estimated KV pool limits the concurrency: nine in ten estimates are below 1.65 times the pool, so at
 #: least this share of the requests runs [-]
 _POSSIBLE_POOL = 0.6
+#: work of the matrix units in a step
+_MATRIX: tuple[str, ...] = ("gemm_flop", "expert_flop")
 #: this many impossible rows of a table, and this share: the others have the same unstated condition
 _SEVERAL, _OFTEN = 3, 1 / 3
 
@@ -100,7 +102,35 @@ def why_impossible(case: RunCase) -> str:
                     f"rate of {accelerator} allow with {users:g} requests at once; a cached prompt or a "
                     "lower running_limit must be stated"
                 )
-    return ""
+    return _first_tokens_too_soon(case)
+
+
+def _first_tokens_too_soon(case: RunCase) -> str:
+    """Return why prompts that come at once are read too soon, else empty.
+
+    The matrix units read one prompt after the other, so that the mean first token of C prompts comes no sooner than
+    after (C + 1) / 2 of them. Prompts in the prefix cache come sooner.
+    """
+    load, value = case.load, case.run.observed.get("ttft_mean_ms")
+    requests = (case.run.num_requests or 0) / load.replicas
+    at_once = load.phase == "serving" and 0 < requests <= load.concurrency
+    if not value or not at_once or load.prefix_cached or load.joins:
+        return ""
+    alone = metrics_of(replace(load, concurrency=1.0, requests=4))
+    total = alone.figures.get(COMPARED["ttft_mean_ms"].predicted)
+    if total is None:
+        return ""
+    work = step_work(Perfect.of(case.deployment.structure), layout=case.deployment.layout, points=alone.points)
+    prompt = float(total.weights @ np.sum([work[slot] for slot in _MATRIX], axis=0)) / case.deployment.dp
+    waited = (min(load.concurrency, load.max_requests) + 1.0) / 2.0
+    times = waited * prompt * 1e3 / value
+    if times * _POSSIBLE <= 1.0:
+        return ""
+    part = case.deployment.accelerator.name
+    return (
+        f"ttft_mean_ms {value:g} is {times:.1f} times sooner than the matrix rate of {part} "
+        f"reads {load.concurrency:g} prompts that come at once; cached prompts must be stated"
+    )
 
 
 def reasons_impossible(cases: Sequence[RunCase]) -> list[str]:

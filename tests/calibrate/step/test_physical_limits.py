@@ -26,6 +26,25 @@ def test_a_token_takes_at_least_the_time_to_read_the_weights():
     assert "faster than the memory bandwidth" in why_impossible(question_of(_run("a", 1.5)))
 
 
+def _at_once(ttft_ms: float, **changes: object) -> Run:
+    run = Run(
+        "a", "llama-3.1-70b", "h100-sxm", engine="vllm", weights="fp8", accelerator_count=4, tp=4, phase="serving",
+        concurrency=32.0, num_requests=32, input_tokens=4096.0, output_tokens=100.0, protocol="burst",
+        observed={"ttft_mean_ms": ttft_ms},
+    )  # fmt: skip
+    return replace(run, **changes)
+
+
+def test_prompts_that_come_at_once_are_read_one_after_the_other():
+    # 2 x 70e9 x 4096 FLOP at four times 1979 TFLOP/s: 0.073 s a prompt, 1.2 s for the mean of 32
+    assert not why_impossible(question_of(_at_once(1300.0)))
+    assert "32 prompts that come at once" in why_impossible(question_of(_at_once(700.0)))
+    # waves of requests do not come at once, a cached prompt is not read, and a single one is read first
+    assert not why_impossible(question_of(_at_once(700.0, num_requests=320, protocol="closed-loop")))
+    assert not why_impossible(question_of(_at_once(700.0, prefix_cached=True)))
+    assert not why_impossible(question_of(_at_once(700.0, concurrency=1.0, num_requests=1)))
+
+
 def test_an_estimated_pool_refuses_no_run_by_a_little():
     # a 32B model fills an H100 but for 20,000 tokens: how many of the 16 requests run beside each other is an estimate
     asked = question_of(next(run for run in load_measurements() if run.id == "ix-10fc6740ba"))
