@@ -33,6 +33,7 @@ __all__ = [
     "OVERLAY",
     "OWN_CAMPAIGN",
     "REFERENCES",
+    "RELEASES",
     "SCALE",
     "SITE_NOISE",
     "TTFT_SCALE",
@@ -44,6 +45,7 @@ __all__ = [
     "load_effects",
     "log_parameters",
     "measured_build",
+    "of_machine",
     "shape_of",
     "shipped_effects",
     "site_spread",
@@ -57,8 +59,10 @@ LEVELS: tuple[str, ...] = (
     "engine_draft",
     "engine_experts",
     "engine_wall",
+    "engine_plugin",
     "engine_attention",
     "engine_protocol",
+    "engine_release",
     "engine_silicon",
     "engine_accelerator",
     "engine_kind",
@@ -72,8 +76,12 @@ LEVELS: tuple[str, ...] = (
     "release",
 )
 #: key endings of the reference on their level: no speculative decoding, unnamed expert kernels, no limitation whose
-#: price only its own runs show, no named protocol
-REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall", " at no protocol")
+#: price only its own runs show, no plug-in, no named protocol, no named release
+REFERENCES: tuple[str, ...] = (
+    " plain", " experts unsaid", " no wall", " own kernels", " at no protocol", " release unsaid",
+)  # fmt: skip
+#: levels of a build: what a site measured holds them, as its later requests need not name one
+RELEASES: tuple[str, ...] = ("engine_release", "release")
 #: columns of an effect: step-time parameters, a factor on whole steps, a factor on TTFT
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
@@ -110,7 +118,7 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 
     Examples
     --------
-    >>> knowledge_class((True,) * 18)
+    >>> knowledge_class((True,) * len(LEVELS))
     'configuration'
     """
     of = dict(zip(LEVELS, known, strict=True))
@@ -184,8 +192,10 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         f"{engine} {'drafting' if draft else 'plain'}",
         f"{engine} experts {deployment.settings.moe_backend or 'unsaid'}",
         f"{engine} {limitation or 'no wall'}",
+        f"{engine} {f'kernels of {part.vendor.lower()}' if part.kind == 'npu' else 'own kernels'}",
         f"{engine} {_attention(deployment)}",
         f"{engine} at {deployment.text or 'no protocol'}",
+        f"{engine} release {'unsaid' if release == 'unstated' else release}",
         f"{engine} {silicon}",
         f"{engine} {part.name}",
         f"{engine} {kind}",
@@ -213,7 +223,7 @@ class Effects:
     """Fitted effects: for each level, key → row of `COLUMNS`."""
 
     values: dict[str, dict[str, np.ndarray]]
-    spread: np.ndarray  # (18, 22): prior deviation by level and column
+    spread: np.ndarray  # (levels, 22): prior deviation by level and column
     intervals: dict[
         str, dict[str, tuple[float, float]]
     ]  # evidence level → kind of metric → 90 % interval of log(measured / predicted)
@@ -240,12 +250,26 @@ class Effects:
         here = keys[LEVELS.index("configuration")] in self.site
         for level, key in zip(LEVELS, keys, strict=True):
             effect = self.values.get(level, {}).get(key)
-            if level == "release":
-                effect = None if here else effect if effect is not None else _of_release(self, key)
+            if here and level in RELEASES:
+                effect = None
+            elif effect is None and level == "release":
+                effect = _of_release(self, key)
             known.append(effect is not None)
             if effect is not None:
                 total = total + effect
         return total, tuple(known)
+
+
+def of_machine(keys: tuple[str, ...], known: tuple[bool, ...]) -> list[int]:
+    """Return the levels whose effect a machine may have of its own.
+
+    The configuration, and those without measurements: no level of a build, and none whose key is its reference.
+    """
+    return [
+        place
+        for place, (level, key) in enumerate(zip(LEVELS, keys, strict=True))
+        if level == "configuration" or not (known[place] or level in RELEASES or key.endswith(REFERENCES))
+    ]
 
 
 def measured_build(fit: Effects, release_key: str) -> bool:

@@ -28,6 +28,7 @@ from glmplan.prediction.effects import (
     FRONT,
     KNOWN_AS,
     LEVELS,
+    REFERENCES,
     SCALE,
     SITE_NOISE,
     TTFT_SCALE,
@@ -37,6 +38,7 @@ from glmplan.prediction.effects import (
     knowledge_class,
     load_effects,
     measured_build,
+    of_machine,
     shape_of,
     shipped_effects,
     site_spread,
@@ -246,8 +248,7 @@ def evidence_from_fit(
     for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
             low, high = _extrapolated(fit, (of, levels), kind, features, beyond)
-            if knowledge in _NO_RELEASE:
-                low, high = _released(low, high, fit.later.get(kind))
+            low, high = _released(low, high, _of_build(fit, knowledge, keys, kind))
             if kind in STEPS:
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             low, high = _power_limited(deployment, kind, load.concurrency, low, high)
@@ -302,12 +303,26 @@ def _extrapolated(
     return np.minimum(low, np.maximum(low - beyond, least)), np.maximum(high, np.minimum(high + beyond, most))
 
 
-def _released(low: Any, high: Any, apart: Sequence[float] | None) -> tuple[Any, Any]:
-    """Return an interval widened by what later releases differ by.
+def _of_build(fit: Effects, knowledge: str, keys: tuple[str, ...], kind: str) -> tuple[float, float]:
+    """Return what an unmeasured release adds below and above an interval.
 
-    The independent errors of forward-in-time scores: the side of faster releases is the longer one.
+    The errors of forward-in-time scores where no run of the group says what the release changes; the spread of releases
+    of the engine where this one is not stated or was never measured.
     """
-    return (low, high) if apart is None else (-np.hypot(low, apart[0]), np.hypot(high, apart[1]))
+    later = fit.later.get(kind, (0.0, 0.0)) if knowledge in _NO_RELEASE else (0.0, 0.0)
+    release = keys[_ENGINE_RELEASE]
+    if knowledge == "site" or (release in fit.values.get("engine_release", {}) and not release.endswith(REFERENCES)):
+        return later[0], later[1]
+    spread = QUANTILE_90 * float(fit.spread[_ENGINE_RELEASE, _LARGEST.get(kind, _LARGEST["decode"])])
+    return max(later[0], spread), max(later[1], spread)
+
+
+def _released(low: Any, high: Any, apart: tuple[float, float]) -> tuple[Any, Any]:
+    """Return an interval widened by the independent errors of a release.
+
+    The side of faster releases is the longer one.
+    """
+    return -np.hypot(low, apart[0]), np.hypot(high, apart[1])
 
 
 def _basis(deployment: Deployment, knowledge: str) -> str:
@@ -317,6 +332,12 @@ def _basis(deployment: Deployment, knowledge: str) -> str:
     return f"{KNOWN_AS[knowledge]}{other}"
 
 
+_ENGINE_RELEASE = LEVELS.index("engine_release")
+#: column with the largest part of a kind of metric: of a step the bytes of weights, of a prompt their products
+_LARGEST: dict[str, int] = {
+    "decode": COLUMNS.index("gemm_bytes_slowdown"),
+    **dict.fromkeys(("ttft", "ttft_p99", "prefill"), COLUMNS.index("gemm_flop_slowdown")),
+}
 #: the same levels if only other releases of the engine were measured
 _OTHER_RELEASE = {"configuration": "release", "group": "group_release"}
 #: levels at which no run says what the release changes: other releases, and engines never measured on the accelerator
@@ -494,8 +515,7 @@ def evidence_of_points(
         features = features_of(deployment, load)
         for kind in kinds:
             low, high = _extrapolated(fit, (of, levels), kind, features, widen[here])
-            if knowledge in _NO_RELEASE:
-                low, high = _released(low, high, fit.later.get(kind))
+            low, high = _released(low, high, _of_build(fit, knowledge, keys, kind))
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             bounds[kind][0][here], bounds[kind][1][here] = _power_limited(
@@ -534,7 +554,6 @@ def _read(folder: Path) -> dict[str, float]:
 
 #: measured metric → its kind of interval
 _MEASURED: dict[str, str] = {"ttft": "ttft", "tpot": "decode"}
-_CONFIGURATION, _RELEASE = LEVELS.index("configuration"), LEVELS.index("release")
 
 
 def site_deviation(deployment: Deployment, fit: Effects) -> np.ndarray:
@@ -542,8 +561,8 @@ def site_deviation(deployment: Deployment, fit: Effects) -> np.ndarray:
 
     It includes all levels without measurements and the machine's own.
     """
-    _, known = fit.sum_of(keys_of(deployment))
-    levels = [level for level in range(_RELEASE) if level == _CONFIGURATION or not known[level]]
+    keys = keys_of(deployment)
+    levels = of_machine(keys, fit.sum_of(keys)[1])
     return np.asarray(np.sqrt((site_spread(fit.spread)[levels] ** 2).sum(axis=0)))
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from glmplan.costs.step.model import PARAMETERS
-from glmplan.prediction.effects import COLUMNS, SCALE, TTFT_SCALE, Effects, log_parameters, measured_build
+from glmplan.prediction.effects import (
+    COLUMNS,
+    LEVELS,
+    SCALE,
+    TTFT_SCALE,
+    Effects,
+    log_parameters,
+    measured_build,
+    of_machine,
+)
 
 FRONT = ("arrival_seconds", "prompt_token_seconds", "wake_seconds")
 
@@ -30,7 +39,7 @@ def test_a_release_that_is_named_without_a_month_is_what_it_was_in_the_mean_over
     fit = Effects({"release": effects}, np.zeros(0), {}, {})
 
     def of(key):
-        total, known = fit.sum_of((*("",) * 17, key))
+        total, known = fit.sum_of((*("",) * (len(LEVELS) - 1), key))
         assert known[-1] == (total != 0).any()
         return total[0]
 
@@ -39,6 +48,21 @@ def test_a_release_that_is_named_without_a_month_is_what_it_was_in_the_mean_over
     assert of("vllm a llama 8x2 bf16 0.9.0 2025-07") == 1.5  # a month in which nobody measured it
     assert of("vllm a llama 8x2 bf16 unstated ") == of("vllm a llama 8x2 bf16 unstated 2025-07") == 0.0
     assert of("vllm a llama 8x2 bf16 0.9.1 ") == of("vllm b llama 8x2 bf16 0.9.0 ") == 0.0
+
+
+def test_what_a_site_measured_holds_its_build():
+    keys = tuple(f"vllm {level}" for level in LEVELS)
+    effects = {level: {key: np.ones(len(COLUMNS))} for level, key in zip(LEVELS, keys, strict=True)}
+    shipped = Effects(effects, np.zeros(0), {}, {})
+    site = Effects(effects, np.zeros(0), {}, {}, site=frozenset({"vllm configuration"}))
+    assert shipped.sum_of(keys)[0][0] == len(LEVELS) and site.sum_of(keys)[0][0] == len(LEVELS) - 2
+
+
+def test_a_machine_has_effects_of_its_own_where_nothing_was_measured_but_of_no_build_and_no_reference():
+    keys = tuple("vllm plain" if level == "engine_draft" else f"vllm {level}" for level in LEVELS)
+    found = {LEVELS[place] for place in of_machine(keys, (False,) * len(LEVELS))}
+    assert found == set(LEVELS) - {"engine_draft", "engine_release", "release"}
+    assert [LEVELS[place] for place in of_machine(keys, (True,) * len(LEVELS))] == ["configuration"]
 
 
 def test_a_build_is_measured_where_it_is_or_releases_around_it_are():

@@ -13,7 +13,7 @@ from glmplan.errors import GlmplanError
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.io.runs.record import Run, Speculation
 from glmplan.prediction.assumptions import assumed_kinds
-from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
+from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.evidence import evidence_from_fit, features_of, interval_of
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.load import Load
@@ -102,7 +102,8 @@ def test_what_nobody_knows_of_drafting_stands_in_the_interval_of_decoding():
 
 
 def test_what_others_measured_has_its_own_width_and_another_release_adds_to_its_faster_side():
-    fit = replace(load_effects("vllm"), later={"decode": [0.3, 0.1]})
+    fit = load_effects("vllm")
+    fit = replace(fit, later={"decode": [0.3, 0.1]}, spread=np.zeros_like(fit.spread))
     asked = {"measured": "0.19.1", "named": "0.33.0", "newest": None}
     classes = {"measured": ("configuration", "group"), "named": ("release", "group_release")}
     classes["newest"] = classes["named"]
@@ -118,6 +119,23 @@ def test_what_others_measured_has_its_own_width_and_another_release_adds_to_its_
             if name != "measured":
                 low, high = -np.hypot(low, 0.3), np.hypot(high, 0.1)
             assert found.ends["decode"] == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(("version", "known"), [("0.19.1", True), ("0.33.0", False), (None, False)])
+def test_a_release_that_is_not_stated_or_never_measured_adds_the_spread_of_releases(version, known):
+    fit = load_effects("vllm")
+    spread = np.zeros_like(fit.spread)
+    spread[LEVELS.index("engine_release"), COLUMNS.index("gemm_bytes_slowdown")] = 0.2
+    fit = replace(fit, spread=spread)
+    # the model was measured on other parts, the part with other models
+    planned = planned_for("deepseek-r1-distill-llama-70b", "1xb200", tp=1, engine="vllm", engine_version=version)
+    deployment, load = planned.deployment, Load(8.0, 2048.0, 512.0, phase="serving")
+    keys = keys_of(deployment)
+    found = evidence_from_fit(deployment, load, keys, fit.sum_of(keys)[1], 0.0, fit)
+    assert found.knowledge not in ("release", "group_release")
+    low, high = interval_of(fit, found.knowledge, "decode", features_of(deployment, load))
+    more = 0.0 if known else Z * 0.2
+    assert found.ends["decode"] == pytest.approx((-np.hypot(low, more), np.hypot(high, more)))
 
 
 def test_a_row_that_leaves_a_setting_open_has_the_interval_of_such_rows():

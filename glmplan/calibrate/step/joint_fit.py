@@ -249,8 +249,10 @@ _LEVEL = {
     "engine_draft": 0.2,
     "engine_experts": 0.2,
     "engine_wall": 1.0,
+    "engine_plugin": 4.3,
     "engine_attention": 0.2,
     "engine_protocol": 0.01,
+    "engine_release": 0.5,
     "engine_silicon": 0.18,
     "engine_accelerator": 0.12,
     "engine_kind": 0.12,
@@ -306,14 +308,15 @@ _COLUMN = {
 _OPEN, _COLUMN_OPEN = 1.0, 0.7
 #: a single key cannot determine the spread of its level: free, it grows and the fit does not end; limitation prices are
 #: known in order of magnitude only
-_FIXED = ("all", "engine_wall")
-#: levels whose spreads share an estimated factor: engines, accelerators, models, and a model on an accelerator; the
-#: reach of a limitation is free
+_FIXED = ("all", "engine_wall", "engine_plugin")
+#: levels whose spreads share an estimated factor: engines, accelerators, models, releases, and a model on an
+#: accelerator; the reach of a limitation is free, and so is that of a plug-in's layers
 SHARED: dict[str, tuple[str, ...]] = {
     "all": ("all",),
     "engine": ("engine", "engine_draft", "engine_experts", "engine_attention", "engine_kind", "engine_format"),
     "part": ("engine_silicon", "engine_accelerator", "engine_silicon_kind", "engine_accelerator_format"),
     "model": ("model", "engine_model"),
+    "release": ("engine_release",),
     "pair": ("engine_protocol", "group", "configuration", "release"),
 }
 #: levels that stand for a component of the engine: columns they can change
@@ -321,6 +324,8 @@ _LEVEL_COLUMNS = {
     "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
                        "expert_flop_slowdown"),
     "engine_wall": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
+    "engine_release": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
+    "engine_plugin": ("layer_seconds",),
     "engine_attention": ("attention_fixed_slowdown", "cache_slowdown", "prefill_attention_slowdown"),
 }  # fmt: skip
 #: spread of an effect that cannot occur [-]

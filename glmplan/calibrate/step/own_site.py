@@ -22,7 +22,17 @@ from glmplan.costs.step.model import PARAMETERS
 from glmplan.io.runs.columns import FIGURES
 from glmplan.io.runs.record import Run
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import COLUMNS, LEVELS, SITE_NOISE, Effects, keys_of, load_effects, site_spread
+from glmplan.prediction.effects import (
+    COLUMNS,
+    LEVELS,
+    RELEASES,
+    SITE_NOISE,
+    Effects,
+    keys_of,
+    load_effects,
+    of_machine,
+    site_spread,
+)
 from glmplan.prediction.step_models import with_site
 
 __all__ = [
@@ -238,7 +248,10 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     shift: dict[tuple[int, int], np.ndarray] = {}
     for run, case in enumerate(design.cases):
         # date and exact build are not part of later requests: the configuration takes their effect
-        total, known = effects(case.deployment.engine).sum_of((*keys_of(case.deployment)[:-1], ""))
+        names = tuple(
+            "" if level in RELEASES else key for level, key in zip(LEVELS, keys_of(case.deployment), strict=True)
+        )
+        total, known = effects(case.deployment.engine).sum_of(names)
         own = (_CONFIGURATION, int(design.keys[run, _CONFIGURATION]))
         prior = processor_prior(case.deployment)
         if prior is not None and not known[_CONFIGURATION]:
@@ -248,8 +261,8 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
             keys.append({own: prior.deviation})
             continue
         base.append(total)
-        levels = [n for n in range(len(LEVELS) - 1) if n == _CONFIGURATION or not known[n]]
-        keys.append({(level, int(design.keys[run, level])): wide[level] for level in levels})
+        own_levels = of_machine(names, known)
+        keys.append({(level, int(design.keys[run, level])): wide[level] for level in own_levels})
     solved = _update(design, np.array(base), keys)
     before, _ = evaluate(design, np.array(base))
     spread = np.sqrt(np.diag(solved.covariance)).reshape(solved.effect.shape)

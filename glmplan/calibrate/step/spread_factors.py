@@ -1,6 +1,6 @@
 """Factors on the spreads of the hierarchy, chosen by held-out predictions.
 
-Each part of the hierarchy has one factor on its spreads (`glmplan.calibrate.step.joint_fit.SHARED`): the five numbers
+Each part of the hierarchy has one factor on its spreads (`glmplan.calibrate.step.joint_fit.SHARED`): the six numbers
 that predict held-out runs best. Around a fit the joint model is linear, and one inverse gives the predictions of all
 folds; a choice of factors is scored on all folds in seconds.
 """
