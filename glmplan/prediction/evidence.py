@@ -306,15 +306,17 @@ def _extrapolated(
 def _of_build(fit: Effects, knowledge: str, keys: tuple[str, ...], kind: str) -> tuple[float, float]:
     """Return what an unmeasured release adds below and above an interval.
 
-    The errors of forward-in-time scores where no run of the group says what the release changes; the spread of releases
-    of the engine where this one is not stated or was never measured.
+    A measured group has the errors of forward-in-time scores where none of its runs says what the release changes: they
+    hold the effect of the engine's release, which those fits did not know either. Other groups have at least the spread
+    of the engine's releases where this one is not stated or was never measured.
     """
-    later = fit.later.get(kind, (0.0, 0.0)) if knowledge in _NO_RELEASE else (0.0, 0.0)
+    below, above = fit.later.get(kind, (0.0, 0.0)) if knowledge in _NO_RELEASE else (0.0, 0.0)
     release = keys[_ENGINE_RELEASE]
-    if knowledge == "site" or (release in fit.values.get("engine_release", {}) and not release.endswith(REFERENCES)):
-        return later[0], later[1]
+    stated = release in fit.values.get("engine_release", {}) and not release.endswith(REFERENCES)
+    if stated or knowledge in ("site", *_OTHER_RELEASE.values()):
+        return below, above
     spread = QUANTILE_90 * float(fit.spread[_ENGINE_RELEASE, _LARGEST.get(kind, _LARGEST["decode"])])
-    return max(later[0], spread), max(later[1], spread)
+    return max(below, spread), max(above, spread)
 
 
 def _released(low: Any, high: Any, apart: tuple[float, float]) -> tuple[Any, Any]:

@@ -87,8 +87,8 @@ def test_what_was_never_measured_is_known_no_better_and_says_so(tmp_path):
     def width(row):
         return float(row["tpot_mean_ms_high"]) / float(row["tpot_mean_ms_low"])
 
-    # what others measured is no better known in the release that is asked than in another
-    assert width(found[0]) == pytest.approx(width(found[1]), rel=0.02)
+    # a release that is not stated adds the spread of the engine's releases
+    assert 1.0 < width(found[1]) / width(found[0]) < 1.1
     assert width(found[1]) <= width(found[2]) * 1.01
     assert "out_of_domain" in found[0] and not found[0]["out_of_domain"] and "measured" in found[3]["out_of_domain"]
 
