@@ -364,7 +364,8 @@ def rank_layouts(
     Layouts that hold one full-length request at the lower bound of their pool come first, then those that
     do so in the mean, then those that fit with unknown speed (within one machine first, then fewer stages), then the
     others. Speeds are compared at the lower bound of their intervals, times the share of accelerators in use, so a
-    measured layout precedes one that is predicted to be slightly faster. Pipeline stages within one scale-up domain
+    measured layout precedes one that is predicted to be slightly faster; of equal evidence expected throughputs within
+    10 % are near each other, too. Pipeline stages within one scale-up domain
     (NVLink, Infinity Fabric) come after layouts without stages on as many accelerators [1]_. A layout is a candidate if
     its single-user speed is at least 70 % of the best. Among candidates within 10 % of the largest throughput at the
     reference concurrency the fastest for a single user is chosen, in steps of 5 %; then the one with the most safe
@@ -387,8 +388,8 @@ def rank_layouts(
     peers = [place for place in speeds if classes[place] == min(classes) and place not in staged]
     best_alone = max((speeds[place].alone_low for place in peers), default=0.0)
     quick = [place for place in peers if speeds[place].alone_low >= FLOOR * best_alone]
-    best_many = max((speeds[place].many_low for place in quick), default=0.0)
-    near = {place for place in quick if speeds[place].many_low >= NEAR * best_many}
+    most = max((speeds[place] for place in quick), key=lambda speed: speed.many_low, default=Speed())
+    near = {place for place in quick if _is_near(speeds[place], most)}
 
     # among equals in throughput: steps of 5 % for one user, then of safe users
     steps = {place: _steps(speeds[place].alone_low) for place in near}
@@ -427,6 +428,15 @@ def rank_layouts(
             why = why_not(asked, holdings, speeds, users, place, best)
         ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, ""), one.knowledge))
     return ranked
+
+
+def _is_near(one: Speed, most: Speed) -> bool:
+    """Return True if a throughput is within 10 % of the largest.
+
+    At the lower bound; of equal evidence the expected value is enough: widths then differ by links and load only.
+    """
+    alike = one.knowledge == most.knowledge and one.many >= NEAR * most.many
+    return alike or one.many_low >= NEAR * most.many_low
 
 
 def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner import fit_answer
 from glmplan.planner.ask import Deployed
 from glmplan.planner.question import read_words, usual_users
-from glmplan.planner.ranking import deployment_of, predicted, typical_users
+from glmplan.planner.ranking import Speed, _is_near, deployment_of, predicted, typical_users
 from glmplan.planner.service import serving_inputs
 from glmplan.planner.traffic_search import asked_under, mean_request, traffic_of
 from glmplan.planner.users import predictions_of, safe_number, solve, usual_promise
@@ -258,6 +259,15 @@ def test_the_best_layout_is_the_same_where_only_the_best_is_looked_for(model, on
     assert (first.holding.terms, first.alone, first.many) == (sole[0].holding.terms, sole[0].alone, sole[0].many)
     assert (first.unknown, first.knowledge) == (sole[0].unknown, sole[0].knowledge)
     assert len(sole) <= 1 + len(others)
+
+
+def test_throughputs_of_equal_evidence_are_near_by_their_expected_values():
+    most = Speed(alone=20.0, alone_low=11.0, many=260.0, many_low=100.0, knowledge="group_release")
+    wide = Speed(alone=30.0, alone_low=12.0, many=275.0, many_low=87.0, knowledge="group_release")
+    assert _is_near(wide, most)
+    assert not _is_near(replace(wide, knowledge="pair"), most)
+    assert not _is_near(replace(wide, many=230.0), most)
+    assert _is_near(replace(wide, knowledge="pair", many_low=91.0), most)
 
 
 @pytest.mark.parametrize(("input_tokens", "told"), [(2048, None), (1000, None), (2048, 4)])
