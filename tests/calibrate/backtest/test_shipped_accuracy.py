@@ -43,7 +43,6 @@ MISSED = frozenset({
     "TPOT of random sweep rows",  # by its last digit, to and fro
     "width of intervals: layout",  # by half a percent
     "known no worse than unknown: TTFT",
-    "known no worse than unknown: TPOT",  # at p90, by a point; better in the median
     # rows that state all have narrower intervals since 2026-11-27, and each of these groups has an error of its own:
     # DeepSeek-V4-Pro, Kimi-K2.6 on RTX PRO 6000, engines of 2024 on MI300X, vendor sweeps of DeepSeek-V3
     "least coverage: layout",
