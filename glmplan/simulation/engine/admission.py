@@ -22,6 +22,7 @@ __all__ = [
     "by_longest_prefix",
     "by_priority",
     "cache_of",
+    "encoding_seconds",
     "generated",
     "held_blocks",
     "in_order_again",
@@ -145,6 +146,27 @@ def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> Seco
     if link is None or not blocks:
         return 0.0
     return link.latency + blocks * pool.block_size * pool.bytes_per_token / link.bandwidth
+
+
+def encoding_seconds(work: Iterable[tuple[Request, int]], settings: EngineSettings) -> Seconds:
+    """Return the time of encoders in a step, and mark the images as encoded.
+
+    vLLM and SGLang encode an image in the step that computes the first of its tokens, before the language model, and
+    keep its embedding.
+
+    Examples
+    --------
+    >>> one = Request(0, 0.0, 100, 1)
+    >>> one.images, settings = 2, EngineSettings(image_seconds=0.05)
+    >>> encoding_seconds([(one, 100)], settings), encoding_seconds([(one, 100)], settings)
+    (0.1, 0.0)
+    """
+    total = 0.0
+    if settings.image_seconds and not settings.encoder_cards:
+        for request, _ in work:
+            total += max(request.images, 0) * settings.image_seconds
+            request.images = -abs(request.images)
+    return total
 
 
 def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: TokenCount) -> list[Request]:

@@ -20,6 +20,7 @@ from glmplan.simulation.engine.admission import (
     block_period,
     by_longest_prefix,
     cache_of,
+    encoding_seconds,
     generated,
     held_blocks,
     loading_seconds,
@@ -477,7 +478,8 @@ class SkippingEngine(DecodingBatch):
     """
 
     __slots__ = (
-        *("_adopts", "_beside", "_budget", "_cap", "_chunked", "_chunks", "_each", "_loading", "_most", "_reserves"),
+        *("_adopts", "_beside", "_bound", "_budget", "_cap", "_chunked", "_chunks", "_each", "_encoding", "_loading"),
+        *("_most", "_reserves", "_spaced"),
         *("_keep", "_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
     )
 
@@ -491,6 +493,9 @@ class SkippingEngine(DecodingBatch):
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
         self._loading = 0  # blocks that the planned step loads from host memory
+        self._encoding = 0.0  # time of encoders in the planned step
+        # steps between two with prompt tokens, and whether the last of these left requests waiting
+        self._spaced, self._bound = settings.decode_between, False
         self._beside = 0  # decoding requests in the planned step with prompt tokens
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
         self._chunked, self._reserves = settings.chunked_prefill, self._promises or self._estimate is not None
@@ -544,9 +549,19 @@ class SkippingEngine(DecodingBatch):
 
     def loaded(self, seconds: Seconds) -> Seconds:
         """Time of the planned step, which waits for what it loads."""
-        if self._steps or not self._loading:
+        if self._steps:
             return seconds
-        return max(seconds, loading_seconds(self._loading, self.pool, self.settings))
+        seconds += self._encoding
+        return max(seconds, loading_seconds(self._loading, self.pool, self.settings)) if self._loading else seconds
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for admission, [-]"""
+        return len(self.waiting) + len(self._unseen)
+
+    def owe(self, steps: int) -> None:
+        """Make so many steps without prompt tokens while requests decode."""
+        self._owed = steps
 
     def hold(self, pieces: list[tuple[float, int, float, float]], steps: int, end: Seconds) -> None:
         """Make so many of the planned steps, in the times of the server."""
@@ -585,15 +600,17 @@ class SkippingEngine(DecodingBatch):
             need = self._counts[self._step % self.period] if decoding else 0
             if need <= self.free:  # as `_grow` does
                 self.free -= need
-                if pending:
-                    self._fill(self._budget - decoding * self._each)
+                if not (self._owed and decoding) or self._bound:
+                    if pending:
+                        self._fill(self._budget - decoding * self._each)
+                    self._bound = len(self.waiting) > 0
             else:
                 self._grow()
         if self._late_places:
             self._changed |= bool(self.waiting)
             self._late_places = self._late_blocks = 0
         if self._chunks:
-            self._owed = self.settings.prefill_decode_interval
+            self._owed = self._spaced
             self._beside = beside = 0 if self._prefill_first else decoding
             self.end = self.now + self._step_seconds(beside)
         elif self._running:
@@ -606,6 +623,7 @@ class SkippingEngine(DecodingBatch):
 
     def _step_seconds(self, beside: int) -> float:
         """Time of the planned step with prompt tokens."""
+        self._encoding = encoding_seconds(self._chunks, self.settings)
         return self.loaded(self.clock.mixed(beside, self._total, self._tokens, self._weight))
 
     def commit(self) -> list[Request]:

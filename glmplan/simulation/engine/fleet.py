@@ -13,6 +13,7 @@ from glmplan.simulation.engine.admission import why_rejected
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.in_order import engine_of
 from glmplan.simulation.engine.lockstep import Lockstep, SharedClock, SteppingLockstep
+from glmplan.simulation.engine.prefix_cache import FarTiers
 from glmplan.simulation.engine.router import Engine, Router
 from glmplan.simulation.engine.settings import EngineSettings, GatewayRules, KvPool
 from glmplan.simulation.engine.step_clock import clock_of
@@ -23,14 +24,17 @@ from glmplan.units import Ratio, Seconds
 __all__ = ["Fleet", "ReplicaGroup"]
 
 _NEVER: Final = math.inf
-#: kinds of events: a request comes, its client leaves, the gateway gives it up
+#: kinds of events: a request comes, its client leaves, the gateway gives it up, what it needs is on its replica
 _COMES: Final = 0
 _LEAVES: Final = 1
 _EXPIRES: Final = 2
+_READY: Final = 3
 #: `Request.replica` of a request that waits at the gateway, of one that was given up, and of one that comes again
 _NOWHERE: Final = -1
 _GONE: Final = -2
 _AGAIN: Final = -3
+#: SGLang: fewest tokens that it fetches from beyond host memory (prefetch_threshold) [token]
+_PREFETCHED: Final = 256
 
 
 class ReplicaGroup:
@@ -133,6 +137,12 @@ class Fleet:
         self._heap: list[tuple[float, int]] = []  # ends and numbers of planned replicas, outdated ones included
         self._events: list[tuple[float, int, int, Request]] = []
         self._link_free = [0.0] * len(self.groups)
+        self._far: list[FarTiers | None] = [self._tiers_of(group) for group in self.groups]
+        #: when each card with encoders is free, by group
+        self._encoders = [[0.0] * group.settings.encoder_cards for group in self.groups]
+        self._waits_before = any(group.settings.tiers or group.settings.encoder_cards for group in self.groups)
+        #: requests whose images or cached blocks are not there yet: when they are, the blocks, and the request
+        self._before: dict[int, tuple[float, int, Request]] = {}
         self._number = 0
         self._after: Callable[[Request, float], Request | None] | None = None
         self._preempted = 0
@@ -141,6 +151,15 @@ class Fleet:
         settings = group.settings
         form = engine_of(settings) if self._form is None or self._form is SkippingEngine else self._form
         return form(group.table, group.pool, settings, number)
+
+    def _tiers_of(self, group: ReplicaGroup) -> FarTiers | None:
+        """Connect the prefix caches of a group with its tiers beyond host memory."""
+        settings, first = group.settings, group.first
+        members = self.engines[first : first + settings.replicas]
+        caches = [one.cache for one in members if one.cache is not None and one.cache.tier is not None]
+        if not settings.tiers or len(caches) < len(members):
+            return None
+        return FarTiers(settings.tiers, group.pool, caches, _PREFETCHED if settings.scheduler == "sglang" else 1)
 
     def _form_servers(self, group: ReplicaGroup) -> None:
         """Form servers of ranks; neighbours in number belong to different ones.
@@ -295,6 +314,8 @@ class Fleet:
         elif kind == _LEAVES:
             if request.first < 0 and request.replica != _GONE:
                 self._leave(request, now)
+        elif kind == _READY:
+            self._enter(request, now)
         elif request.replica == _NOWHERE:
             self._give_up(request, "waited too long at the gateway", now)
 
@@ -330,12 +351,50 @@ class Fleet:
             self._push(request.leaves, _LEAVES, request)
 
     def _submit(self, target: int, request: Request, now: float) -> None:
-        """Hand a request to a replica."""
+        """Send a request to a replica."""
+        self.loads[target] += 1
+        self.router_of[target].changed(target)
+        if self._waits_before and not request.kv_ready:
+            ready, blocks = self._prepare(target, request, now)
+            if ready > now or blocks:
+                request.replica = target
+                self._before[request.number] = ready, blocks, request
+                self._push(ready, _READY, request)
+                return
+        self._hand_in(target, request, now)
+
+    def _prepare(self, target: int, request: Request, now: float) -> tuple[float, int]:
+        """Return when the images and cached blocks of a request are there, and the blocks."""
+        number = self.group_of[target]
+        group, ready, blocks = self.groups[number], now, 0
+        cards, far = self._encoders[number], self._far[number]
+        if cards and request.images > 0:
+            card = cards.index(min(cards))
+            ready = cards[card] = max(cards[card], now) + request.images * group.settings.image_seconds
+        if far is not None:
+            near = self.engines[target].found(request, now)
+            fetched, blocks = far.fetched(target - group.first, request, near, now)
+            ready = max(ready, fetched)
+        return ready, blocks
+
+    def _enter(self, request: Request, now: float) -> None:
+        """Hand a request in whose images and cached blocks are there."""
+        ready, blocks, who = self._before.get(request.number, (_NEVER, 0, request))
+        if ready != now or who is not request:
+            return  # its client left, or its replica died
+        del self._before[request.number]
+        target = request.replica
+        number = self.group_of[target]
+        far = self._far[number]
+        if far is not None:
+            far.arrived(target - self.groups[number].first, request, blocks)
+        self._hand_in(target, request, now)
+
+    def _hand_in(self, target: int, request: Request, now: float) -> None:
+        """Hand a request to the engine of a replica."""
         if self._prefills[target]:
             request.left = 0
         self.engines[target].submit(request, now)
-        self.loads[target] += 1
-        self.router_of[target].changed(target)
         end = self._changed(target, now)
         target = self._leaders[target]
         if self._ends[target] == _NEVER:
@@ -407,7 +466,8 @@ class Fleet:
         if i < 0:
             self._take_out(request)
         else:
-            self.engines[i].cancel(request, now)
+            if self._before.pop(request.number, None) is None:
+                self.engines[i].cancel(request, now)
             self.loads[i] -= 1
             self.router_of[i].changed(i)
             end, leader = self._changed(i, now), self._leaders[i]
@@ -483,10 +543,18 @@ class Fleet:
         self.router_of[replica].remove(replica)
         self.draining.discard(replica)
         lost = engine.abandon(now)
+        before = [one for _, _, one in self._before.values() if one.replica == replica]
+        for one in before:
+            del self._before[one.number]
+        lost = sorted([*lost, *before], key=lambda one: one.number)
         self._preempted += engine.preemptions
         self.retired.append(engine)
         self.engines[replica] = self._made(self.groups[self.group_of[replica]], replica)
         self.engines[replica].now = now
+        number = self.group_of[replica]
+        far, cache = self._far[number], self.engines[replica].cache
+        if far is not None and cache is not None:
+            far.replace(replica - self.groups[number].first, cache)
         self.loads[replica], self._ends[replica] = 0, _NEVER
         if replica in self._fresh:
             self._fresh.remove(replica)

@@ -282,7 +282,7 @@ def request_source(
     >>> source.after(Request(0, 0.0, 1, 1), 7.5).arrival
     7.5
     """
-    if traffic.urgent or traffic.patience is not None:
+    if traffic.marked:
         return _marked(traffic, request_source(traffic.unmarked, count, generator, acceptance, lag, ranks), lag)
     if lag:
         source = request_source(traffic, count, generator, acceptance)
@@ -349,12 +349,13 @@ def _late_after(
 
 
 def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
-    """Return the stream with priorities and patience of its requests."""
+    """Return the stream with priorities, images and patience of its requests."""
 
     def mark(request: Request) -> Request:
         who = request.session if request.session >= 0 else request.number
         # evenly among all, so that no randomness is spent: every part of a golden ratio lies in another place
         request.priority = int((who + 1) * _GOLDEN % 1.0 >= traffic.urgent) if traffic.urgent else 0
+        request.images = int(traffic.images + (request.number + 1) * _GOLDEN % 1.0)
         if traffic.patience is not None:
             request.leaves = request.arrival - lag + traffic.patience
         return request
