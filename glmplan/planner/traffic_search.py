@@ -17,7 +17,7 @@ from glmplan.planner.formats import best_format
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
-from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
+from glmplan.planner.simulated import read_tiers, tier_rate, traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
@@ -335,6 +335,9 @@ def described_under(
         solution = solution_for(solution, named, slo, probability=asked.probability)
         best = chosen(asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
+        if scheduler and (text := scheduler.get("tiers")):
+            scheduler = {**scheduler, "tiers": read_tiers(text, lambda kind: tier_rate(asked, best, kind))}
+            way += f", and beyond it {text}"
         found = service_of(
             inputs_of(asked, best, deployment_of(asked, best.terms)),
             arriving[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import chain
@@ -141,8 +142,9 @@ class Fleet:
         #: when each card with encoders is free, by group
         self._encoders = [[0.0] * group.settings.encoder_cards for group in self.groups]
         self._waits_before = any(group.settings.tiers or group.settings.encoder_cards for group in self.groups)
-        #: requests whose images or cached blocks are not there yet: when they are, the blocks, and the request
-        self._before: dict[int, tuple[float, int, Request]] = {}
+        #: requests whose images or cached blocks are not there yet, and when they are
+        self._before: dict[int, tuple[float, Request]] = {}
+        self._held: dict[int, deque[tuple[float, Request]]] = {}  # by replica: they wait for room in host memory
         self._number = 0
         self._after: Callable[[Request, float], Request | None] | None = None
         self._preempted = 0
@@ -274,9 +276,13 @@ class Fleet:
         if server is None:
             finished = self.engines[i].commit()
             self._fresh.append(i)
+            if self._held:
+                self._try_held(now)
             return self._ended(i, finished, now) if finished else finished
         together = server.commit()
         self._fresh.append(i)
+        if self._held:
+            self._try_held(now)
         found: list[Request] = []
         for rank, finished in together:
             if finished:
@@ -354,41 +360,45 @@ class Fleet:
         """Send a request to a replica."""
         self.loads[target] += 1
         self.router_of[target].changed(target)
+        request.replica = target
         if self._waits_before and not request.kv_ready:
-            ready, blocks = self._prepare(target, request, now)
-            if ready > now or blocks:
-                request.replica = target
-                self._before[request.number] = ready, blocks, request
-                self._push(ready, _READY, request)
-                return
+            number, ready = self.group_of[target], now
+            cards = self._encoders[number]
+            if cards and request.images > 0:
+                card = cards.index(min(cards))
+                ready = cards[card] = (
+                    max(cards[card], now) + request.images * self.groups[number].settings.image_seconds
+                )
+            if target in self._held:
+                self._held[target].append((ready, request))
+            else:
+                self._fetch(target, request, now, ready)
+            return
         self._hand_in(target, request, now)
 
-    def _prepare(self, target: int, request: Request, now: float) -> tuple[float, int]:
-        """Return when the images and cached blocks of a request are there, and the blocks."""
-        number = self.group_of[target]
-        group, ready, blocks = self.groups[number], now, 0
-        cards, far = self._encoders[number], self._far[number]
-        if cards and request.images > 0:
-            card = cards.index(min(cards))
-            ready = cards[card] = max(cards[card], now) + request.images * group.settings.image_seconds
-        if far is not None:
-            near = self.engines[target].found(request, now)
-            fetched, blocks = far.fetched(target - group.first, request, near, now)
-            ready = max(ready, fetched)
-        return ready, blocks
-
-    def _enter(self, request: Request, now: float) -> None:
-        """Hand a request in whose images and cached blocks are there."""
-        ready, blocks, who = self._before.get(request.number, (_NEVER, 0, request))
-        if ready != now or who is not request:
-            return  # its client left, or its replica died
-        del self._before[request.number]
-        target = request.replica
+    def _fetch(self, target: int, request: Request, now: float, ready: float) -> None:
+        """Hand a request in when its cached blocks are there, and not before `ready`."""
         number = self.group_of[target]
         far = self._far[number]
         if far is not None:
-            far.arrived(target - self.groups[number].first, request, blocks)
-        self._hand_in(target, request, now)
+            near = self.engines[target].found(request, now)
+            fetched = far.fetched(target - self.groups[number].first, request, near, now)
+            if fetched == _NEVER:
+                self._held.setdefault(target, deque()).append((ready, request))
+                return
+            ready = max(ready, fetched)
+        if ready <= now:
+            self._hand_in(target, request, now)
+            return
+        self._before[request.number] = ready, request
+        self._push(ready, _READY, request)
+
+    def _enter(self, request: Request, now: float) -> None:
+        """Hand a request in whose images and cached blocks are there."""
+        ready, who = self._before.get(request.number, (_NEVER, request))
+        if ready == now and who is request:  # else its client left, or its replica died
+            del self._before[request.number]
+            self._hand_in(request.replica, request, now)
 
     def _hand_in(self, target: int, request: Request, now: float) -> None:
         """Hand a request to the engine of a replica."""
@@ -466,8 +476,7 @@ class Fleet:
         if i < 0:
             self._take_out(request)
         else:
-            if self._before.pop(request.number, None) is None:
-                self.engines[i].cancel(request, now)
+            self._withdraw(i, request, now)
             self.loads[i] -= 1
             self.router_of[i].changed(i)
             end, leader = self._changed(i, now), self._leaders[i]
@@ -478,6 +487,27 @@ class Fleet:
             if self.router_of[i].queued:
                 self._dispatch(self.router_of[i], now)
         self._follow(request, now)
+
+    def _withdraw(self, i: int, request: Request, now: float) -> None:
+        """Take a request from its replica, or from before it."""
+        held, cache = self._held.get(i), self.engines[i].cache
+        if held is not None and any(one is request for _, one in held):
+            self._held[i] = deque([pair for pair in held if pair[1] is not request])
+        elif self._before.pop(request.number, None) is None:
+            self.engines[i].cancel(request, now)
+        if request.staged and cache is not None:
+            cache.unstage(request)
+            self._try_held(now)
+
+    def _try_held(self, now: float) -> None:
+        """Fetch the blocks of requests that waited for room in host memory."""
+        for i in sorted(self._held):
+            held = self._held.pop(i)
+            while held and i not in self._held:
+                ready, request = held.popleft()
+                self._fetch(i, request, now, ready)
+            if held:
+                self._held[i].extend(held)
 
     def _push(self, at: float, kind: int, request: Request) -> None:
         self._number += 1
@@ -543,9 +573,10 @@ class Fleet:
         self.router_of[replica].remove(replica)
         self.draining.discard(replica)
         lost = engine.abandon(now)
-        before = [one for _, _, one in self._before.values() if one.replica == replica]
+        before = [one for _, one in self._before.values() if one.replica == replica]
         for one in before:
             del self._before[one.number]
+        before += [one for _, one in self._held.pop(replica, ())]
         lost = sorted([*lost, *before], key=lambda one: one.number)
         self._preempted += engine.preemptions
         self.retired.append(engine)

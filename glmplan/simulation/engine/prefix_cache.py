@@ -5,6 +5,7 @@ The least recently used content goes first, its tail first.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -45,10 +46,10 @@ class HostTier:
     (3, 5)
     """
 
-    __slots__ = ("_blocks", "_kept", "_room")
+    __slots__ = ("_blocks", "_kept", "_room", "capacity")
 
     def __init__(self, blocks: int) -> None:
-        self._room = blocks
+        self._room = self.capacity = blocks
         self._kept: OrderedDict[object, int] = OrderedDict()
         self._blocks = 0
 
@@ -65,6 +66,22 @@ class HostTier:
                 self._blocks += blocks - before
             if name in kept:
                 kept.move_to_end(name)
+        self._shrink()
+
+    def reserve(self, blocks: int) -> bool:
+        """Keep room for blocks that are on their way; False if there is too little."""
+        if blocks > self._room:
+            return False
+        self._room -= blocks
+        self._shrink()
+        return True
+
+    def give_back(self, blocks: int) -> None:
+        """Release reserved room."""
+        self._room += blocks
+
+    def _shrink(self) -> None:
+        kept = self._kept
         while self._blocks > self._room:
             name, blocks = next(iter(kept.items()))
             part = min(self._blocks - self._room, blocks)
@@ -159,12 +176,18 @@ class PrefixCache:
         if self.tier is None:
             return 0
         shares, limit = self.wanted(request)
-        return max(self.tier.found(shares, limit) - found, 0)
+        return max(self.tier.found(shares, limit), request.staged) - found if found < limit else 0
 
     def wanted(self, request: Request) -> tuple[list[tuple[object, int]], int]:
         """Return the whole blocks of a prompt by content, and how many may be found."""
         limit = min(request.prompt - 1, request.shareable) // self._block
         return self._shares(request, request.prompt), limit
+
+    def unstage(self, request: Request) -> None:
+        """Release the host memory with blocks that were fetched for a request."""
+        if self.tier is not None:
+            self.tier.give_back(request.staged)
+        request.staged = 0
 
     def idle_blocks(self, parts: list[tuple[object, int]]) -> int:
         """Blocks that would stop being evictable if these parts were held."""
@@ -172,6 +195,8 @@ class PrefixCache:
 
     def hold(self, request: Request, parts: list[tuple[object, int]]) -> None:
         """Keep content for a request."""
+        if request.staged:
+            self.unstage(request)
         request.pins = dict(parts)
         for name, part in parts:
             self._hold(name, self._entries[name], part)
@@ -303,9 +328,9 @@ class PrefixCache:
 class FarTiers:
     """Copies of cached blocks beyond host memory, and the links to them.
 
-    A request that finds more of its prompt here than on its replica waits until that lies in the host memory of the
-    replica; the engine loads it from there. Transfers queue on both ends of a link, those of different tiers run at the
-    same time.
+    A request that finds more of its prompt here than on its replica waits until host memory has room for it, and until
+    it lies there; the engine loads it from there. Transfers queue on both ends of a link, those of different tiers run
+    at the same time.
 
     Parameters
     ----------
@@ -332,14 +357,13 @@ class FarTiers:
     Examples
     --------
     >>> from glmplan.simulation.engine.settings import TransferLink
-    >>> cache = PrefixCache(16, HostTier(4))
+    >>> cache = PrefixCache(16, HostTier(12))
     >>> far = FarTiers([CacheTier("drive", 160, TransferLink(1e6))], KvPool(1000, 16, bytes_per_token=1e3), [cache])
     >>> first, second = (Request(i, 0.0, 161, 1, runs=(("document", 161),)) for i in range(2))
     >>> first.private = 10
-    >>> cache.release(first, 161), cache.tier.found([("document", 10)], 10)
-    (0, 4)
-    >>> ready, blocks = far.fetched(0, second, 0, 5.0)
-    >>> round(ready, 3), blocks
+    >>> cache.release(first, 161), cache.tier.store([("other", 8)]), cache.tier.found([("document", 10)], 10)
+    (0, None, 4)
+    >>> round(far.fetched(0, second, 0, 5.0), 3), second.staged
     (5.096, 10)
     """
 
@@ -368,37 +392,42 @@ class FarTiers:
         self._connect(cache, self._caches[place].lower)
         self._caches[place] = cache
 
-    def fetched(self, place: int, request: Request, near: int, now: Seconds) -> tuple[Seconds, int]:
-        """Return when what is found of a prompt is on its host, and the blocks.
+    def fetched(self, place: int, request: Request, near: int, now: Seconds) -> Seconds:
+        """Fetch what is found of a prompt into the memory of its host.
 
         - `place`: Place of the replica in the group.
         - `near`: Blocks that its KV pool has.
-        - Returns: The time, and the blocks of the prompt that are there then; 0 if nothing is fetched.
+        - Returns: When it is there, which is now if nothing is fetched; infinite while host memory has no room.
         """
-        cache = self._caches[place]
+        cache, count = self._caches[place], len(self._caches)
         shares, limit = cache.wanted(request)
         assert cache.tier is not None
-        total = here = max(near, cache.tier.found(shares, limit))
-        done, count = now, len(self._caches)
+        total = max(near, cache.tier.found(shares, limit))
+        sent: list[tuple[int, int, int, int]] = []  # tier, both links and blocks
         for number, tier in enumerate(self._tiers):
             own, other = len(self._tiers) + place, number
             if tier.kind == "drive":
                 own = other = own + count
-                found = cache.lower[number].found(shares, limit)
-            elif tier.kind == "shared":
-                found = cache.lower[number].found(shares, limit)
-            else:
+            if tier.kind == "peers":
                 found, other = self._richest(place, shares, limit)
                 other += len(self._tiers)
-            blocks = found - total
-            if blocks * self._pool.block_size < self._least or blocks <= 0:
-                continue
-            total = found
+            else:
+                found = cache.lower[number].found(shares, limit)
+            if (found - total) * self._pool.block_size >= self._least:
+                sent.append((number, own, other, found - total))
+                total = found
+        if not sent or total > cache.tier.capacity:
+            return now
+        if not cache.tier.reserve(total):
+            return math.inf
+        request.staged, done = total, now
+        for number, own, other, blocks in sent:
+            link = self._tiers[number].link
             end = max(now, self._busy[own], self._busy[other])
-            end += blocks * self._pool.block_size * self._pool.bytes_per_token / tier.link.bandwidth
+            end += blocks * self._pool.block_size * self._pool.bytes_per_token / link.bandwidth
             self._busy[own] = self._busy[other] = end
-            done = max(done, end + tier.link.latency)
-        return done, total if total > here else 0
+            done = max(done, end + link.latency)
+        return done
 
     def _richest(self, place: int, shares: list[tuple[object, int]], limit: int) -> tuple[int, int]:
         """Return the most blocks that another host holds, and its place."""
@@ -408,12 +437,3 @@ class FarTiers:
             if found > best:
                 best, where = found, other
         return best, where
-
-    def arrived(self, place: int, request: Request, blocks: int) -> None:
-        """Put the first blocks of a prompt, which were fetched, into host memory."""
-        cache, kept = self._caches[place], list[tuple[object, int]]()
-        assert cache.tier is not None
-        for name, share in cache.wanted(request)[0]:
-            kept.append((name, min(share, blocks)))
-            blocks -= kept[-1][1]
-        cache.tier.store([one for one in kept if one[1]])
