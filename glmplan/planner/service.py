@@ -196,13 +196,14 @@ class Described:
     def draws_at(self, traffic: Traffic, targets: Sequence[Target], seed: int, probability: Ratio) -> Draws:
         """Return the draws at the load of the traffic.
 
-        A rate or trace is simulated once, as predicted, for its requests in flight. Users have the draws of the
-        reference concurrency; their trials take their own intervals.
+        A rate or trace is simulated once, as predicted, for its requests in flight: with the same arrivals for every
+        `seed`, so that chance does not decide between two powers of two. Users have the draws of the reference
+        concurrency; their trials take their own intervals.
         """
         if self.by_users is None or traffic.users is not None:
             return self.draws(probability, seed)
         load = traffic.rate or traffic.speed
-        found = try_load(self.service, traffic, tuple(targets), load, stream_seed(seed)).summary
+        found = try_load(self.service, traffic, tuple(targets), load, stream_seed(0)).summary
         return self.draws(probability, seed, self.in_flight(traffic, found))
 
 
