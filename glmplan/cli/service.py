@@ -70,6 +70,13 @@ KvTiers = Annotated[
         "'drive=4000000@6 GB/s+100 us,peers@25 GB/s,shared=80000000'; without a rate that of the machine."
     ),
 ]
+ExpertsApart = Annotated[
+    str | None,
+    typer.Option(
+        help="Routed experts on so many further cards of the same kind, and the network of each: '8@50 GB/s'. The KV "
+        "pool stays that of the plan; --kv-tokens sets another."
+    ),
+]
 ImageTime = Annotated[str | None, typer.Option(help="Time of the encoder for one image of --images, such as '60 ms'.")]
 EncoderCards = Annotated[
     int | None,
@@ -135,6 +142,7 @@ class ServiceOptions:
     transfer: TransferBandwidth = None
     kv_tiers: KvTiers = None
     image_time: ImageTime = None
+    experts_apart: ExpertsApart = None
 
 
 #: default scheduler with --step-time; the answer names it
@@ -205,6 +213,10 @@ def described_services(
     host_bandwidth = deployment.pop("host_bandwidth", None)
     if options.transfer is not None:
         scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
+    if options.experts_apart is not None:
+        if options.step_time is not None:
+            raise SpecError("needs a plan, whose step time has parts", field="--experts-apart")
+        scheduler["experts_apart"] = options.experts_apart
     if options.kv_tiers is not None:
         scheduler["tiers"] = options.kv_tiers
     if options.image_time is not None:

@@ -37,6 +37,7 @@ __all__ = [
     "copies_words",
     "copy_settings",
     "host_copies",
+    "read_experts_apart",
     "read_tiers",
     "shown_rate",
     "simulated_rows",
@@ -139,6 +140,25 @@ def read_tiers(text: str, known: Callable[[str], BytesPerSecond | None]) -> tupl
         tokens = finite_number(size, "--kv-tiers") if size else 0.0
         tiers.append(CacheTier(kind, int(tokens), TransferLink(bandwidth, seconds)))
     return tuple(tiers)
+
+
+def read_experts_apart(text: str, known: BytesPerSecond | None) -> tuple[int, BytesPerSecond]:
+    """Return the cards with experts and the network of one card from a text.
+
+    `known`: Rate of the machine, where the text has none.
+
+    Examples
+    --------
+    >>> read_experts_apart("8@50 GB/s", None)
+    (8, 50000000000.0)
+    """
+    cards, at, rate = text.partition("@")
+    bandwidth = parse_quantity(rate, "bytes per second") if at else known
+    if not bandwidth:
+        raise SpecError("needs the network of a card, as in 8@50 GB/s", field="--experts-apart", value=text)
+    if (number := finite_number(cards, "--experts-apart")) < 1 or not number.is_integer():
+        raise SpecError("needs a whole number of cards, as in 8@50 GB/s", field="--experts-apart", value=text)
+    return int(number), bandwidth
 
 
 def tier_rate(asked: Asked, holding: Holding, kind: str) -> BytesPerSecond | None:

@@ -17,7 +17,7 @@ from glmplan.planner.formats import best_format
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
-from glmplan.planner.simulated import read_tiers, tier_rate, traffic_run, way_to_host, why_no_copies
+from glmplan.planner.simulated import read_experts_apart, read_tiers, tier_rate, traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
@@ -324,7 +324,7 @@ def described_under(
     (2048, True)
     """
     from glmplan.planner.moved_search import with_moved_experts
-    from glmplan.planner.service import chosen, inputs_of, service_of
+    from glmplan.planner.service import chosen, inputs_of, service_of, with_experts_apart
 
     asked = best_format(words, lambda one: asked_under(one, kinds[0]))
     arriving = [traffic_of(asked, kind) for kind in kinds]
@@ -338,8 +338,13 @@ def described_under(
         if scheduler and (text := scheduler.get("tiers")):
             scheduler = {**scheduler, "tiers": read_tiers(text, lambda kind: tier_rate(asked, best, kind))}
             way += f", and beyond it {text}"
+        inputs = inputs_of(asked, best, deployment_of(asked, best.terms))
+        if scheduler and (text := scheduler.get("experts_apart")):
+            cards, rate = read_experts_apart(text, tier_rate(asked, best, "shared"))
+            inputs = with_experts_apart(inputs, deployment_of(asked, best.terms), cards, rate)
+            scheduler = {name: value for name, value in scheduler.items() if name != "experts_apart"}
         found = service_of(
-            inputs_of(asked, best, deployment_of(asked, best.terms)),
+            inputs,
             arriving[0],
             kv_tokens=kv_tokens,
             block_size=block_size,
