@@ -179,7 +179,7 @@ def apart_seconds(
     References
     ----------
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving Mixture-of-Experts at Scale with Disaggregated Expert Parallelism",
-       arXiv:2504.02263, section 4.1: the last line for enough micro-batches to hide the transfers.
+       arXiv:2504.02263 (ping-pong pipeline), for enough micro-batches to hide the transfers.
 
     Notes
     -----
