@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 
+#: reason for which the engine rejects a request in any layout (`glmplan.simulation.engine.admission.why_rejected`)
+_TOO_LONG = "longer than the context"
 #: size of the KV offload relative to the KV pool, if the traffic does not determine it [-]
 _LARGER = 2.0
 
@@ -305,7 +307,7 @@ def _runs(
         outcome = simulate(service, traffic, requests=requests, warmup=warm)
         if outcome.interrupted:
             raise KeyboardInterrupt  # partial runs are not used
-        summary = dict(outcome.summary)
+        summary = dict(outcome.summary) | {"too_long": float(outcome.rejected.get(_TOO_LONG, 0))}
         for name in summary:
             if name.startswith("ttft_"):
                 summary[name] *= first / step
@@ -496,6 +498,7 @@ def traffic_run(
         requests=int(middle["requests"]),
         rejected=int(middle["rejected"]),
         left=int(middle.get("left", 0)),
+        too_long=int(middle["too_long"]),
         ttft=found.figure("ttft_mean_ms"),
         ttft_p95=middle["ttft_p95_ms"] * 1e-3,
         tpot=found.figure("tpot_mean_ms"),

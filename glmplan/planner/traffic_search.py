@@ -127,8 +127,10 @@ def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float
 
 def _best(found: dict[int, TrafficRun], peers: list[Scored]) -> int:
     """Return the index of the layout that serves the traffic best."""
-    least = min(one.rejected + one.left for one in found.values())
-    served = {place: one for place, one in found.items() if one.rejected + one.left == least and one.e2e.value}
+    # another layout may let a session grow longer by chance: what exceeds the context tells nothing of it
+    lost = {place: one.rejected - one.too_long + one.left for place, one in found.items()}
+    least = min(lost.values())
+    served = {place: one for place, one in found.items() if lost[place] == least and one.e2e.value}
     if not served:
         return 0
     soonest = min(one.e2e.value for one in served.values())
