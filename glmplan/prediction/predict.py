@@ -280,7 +280,7 @@ _SENT = 2.0
 
 
 def steps_apart(deployment: Deployment, cards: int, bandwidth: BytesPerSecond) -> Callable[..., np.ndarray]:
-    """Return `step_seconds` of a deployment whose routed experts lie on other cards.
+    """Return `step_seconds` with the routed experts on cards of their own.
 
     - `cards`: Such cards, of the same kind, that share the experts of every layer evenly.
     - `bandwidth`: Network of one card, in each direction.

@@ -171,7 +171,7 @@ def step_times(costs: SecondsArray) -> StepTime:
 def apart_seconds(
     attention: SecondsArray, experts: SecondsArray, transfer: SecondsArray, *, layers: float, microbatches: int
 ) -> SecondsArray:
-    """Return the time of a step with attention and experts on cards of their own.
+    """Return the time of a step with attention and experts apart.
 
     Micro-batches go back and forth between both: while one is with the experts, another has attention. The times are
     those of one micro-batch over all layers; `transfer` is that of one direction.

@@ -20,10 +20,12 @@ from glmplan.simulation.engine.admission import (
     block_period,
     by_longest_prefix,
     cache_of,
+    count_stalls,
     encoding_seconds,
     generated,
     held_blocks,
     loading_seconds,
+    piece_at,
     steps_with_blocks,
 )
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
@@ -32,7 +34,7 @@ from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 
-__all__ = ["DecodingBatch", "SkippingEngine", "steps_until"]
+__all__ = ["DecodingBatch", "SkippingEngine"]
 
 
 # The decoding batch of a replica: the blocks it holds and its runs of equal steps, without touching each request.
@@ -46,23 +48,6 @@ __all__ = ["DecodingBatch", "SkippingEngine", "steps_until"]
 _NEVER: Final = math.inf
 _SHIFT: Final = 32
 _MASK: Final = (1 << 32) - 1
-
-
-def steps_until(seconds: Seconds, first: Seconds, slope: Seconds) -> int:
-    """Return the fewest steps that last some seconds; each grows by `slope`.
-
-    Examples
-    --------
-    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
-    (4, 3)
-    """
-    linear = first - slope / 2
-    root = linear * linear + 2 * slope * seconds
-    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
-    k = max(k - 1, 1)
-    while k * first + slope * k * (k - 1) / 2 < seconds:
-        k += 1
-    return k
 
 
 class DecodingBatch:
@@ -206,7 +191,7 @@ class DecodingBatch:
         """Blocks that running requests hold while a run may be under way."""
         free = self.free
         if self._steps:
-            _, steps, here = self._under_way(now)
+            _, steps, here = piece_at(self._pieces, now)
             free -= self._growth(self._step + 1, steps + here - 1)
         return self._pool_blocks - free
 
@@ -389,19 +374,10 @@ class DecodingBatch:
             total += here * n * growth
         self.end = at
 
-    def _under_way(self, now: float) -> tuple[int, int, int]:
-        """Return the piece of the planned run, the steps before it, and its steps."""
-        steps, last = 0, len(self._pieces) - 1
-        for index, (at, here, seconds, slope) in enumerate(self._pieces):
-            if index == last or self._pieces[index + 1][0] >= now:
-                return index, steps, min(here, steps_until(now - at, seconds, slope))
-            steps += here
-        raise AssertionError("a run has at least one piece")
-
     def _cut(self, now: float, further: int = 0) -> None:
         """End the planned run with the step that is under way, or one further."""
         pieces = self._pieces
-        index, steps, here = self._under_way(now)
+        index, steps, here = piece_at(pieces, now)
         at, most, seconds, slope = pieces[index]
         if further and here < most:
             here += 1
@@ -422,32 +398,13 @@ class DecodingBatch:
             cache.evict(cache.evictable - free)
         return cache.match(request)[0]
 
-    def _count_stalls(self) -> None:
-        """Note the gaps before a run in which requests waited for other prompts."""
-        at, here, seconds, slope = self._pieces[0]
-        before, late = self._last_decode, []
-        for request in reversed(self._running.values()):
-            if request.since < before:
-                break
-            late.append(at - request.since)
-        waited = [gap for gap in late if gap > 0]
-        others = len(self._running) - len(late)
-        if not waited and not others:
-            return
-        if here > 1:  # the first step for itself, so that what is taken back is what it says
-            self._pieces[:1] = [(at, 1, seconds, 0.0), (at + seconds, here - 1, seconds + slope, slope)]
-        for gap in waited:
-            self.stalls += (seconds + gap, 1, seconds, -1)
-        if others:
-            self.stalls += (seconds + at - before, others, seconds, -others)
-
     def _commit_run(self) -> None:
         """End a run of decode steps."""
         n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
         self.free -= self._growth(self._step + 1, steps - 1) if steps > 1 else 0
         used, segments = self._pool_blocks - self.free, self.segments
         if self._last_decode < self.now:
-            self._count_stalls()
+            count_stalls(self._running, self._last_decode, self._pieces, self.stalls)
         self._last_decode = self.end
         if self._ahead:
             at, here, seconds, slope = self._pieces[-1]

@@ -144,7 +144,7 @@ class Fleet:
         self._waits_before = any(group.settings.tiers or group.settings.encoder_cards for group in self.groups)
         #: requests whose images or cached blocks are not there yet, and when they are
         self._before: dict[int, tuple[float, Request]] = {}
-        self._held: dict[int, deque[tuple[float, Request]]] = {}  # by replica: they wait for room in host memory
+        self._held: dict[int, deque[tuple[float, Request]]] = {}  # by replica: they wait for host memory
         self._number = 0
         self._after: Callable[[Request, float], Request | None] | None = None
         self._preempted = 0
@@ -161,7 +161,7 @@ class Fleet:
         caches = [one.cache for one in members if one.cache is not None and one.cache.tier is not None]
         if not settings.tiers or len(caches) < len(members):
             return None
-        return FarTiers(settings.tiers, group.pool, caches, _PREFETCHED if settings.scheduler == "sglang" else 1)
+        return FarTiers(settings.tiers, group.pool, caches, _PREFETCHED if settings.admission == "estimate" else 1)
 
     def _form_servers(self, group: ReplicaGroup) -> None:
         """Form servers of ranks; neighbours in number belong to different ones.
@@ -377,7 +377,7 @@ class Fleet:
         self._hand_in(target, request, now)
 
     def _fetch(self, target: int, request: Request, now: float, ready: float) -> None:
-        """Hand a request in when its cached blocks are there, and not before `ready`."""
+        """Hand a request in at `ready`, or later as its cached blocks come."""
         number = self.group_of[target]
         far = self._far[number]
         if far is not None:
@@ -500,7 +500,7 @@ class Fleet:
             self._try_held(now)
 
     def _try_held(self, now: float) -> None:
-        """Fetch the blocks of requests that waited for room in host memory."""
+        """Fetch the blocks of requests that waited for host memory."""
         for i in sorted(self._held):
             held = self._held.pop(i)
             while held and i not in self._held:

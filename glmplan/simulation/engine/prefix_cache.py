@@ -69,7 +69,7 @@ class HostTier:
         self._shrink()
 
     def reserve(self, blocks: int) -> bool:
-        """Keep room for blocks that are on their way; False if there is too little."""
+        """Keep memory for blocks on their way; return False if too little is free."""
         if blocks > self._room:
             return False
         self._room -= blocks
@@ -77,7 +77,7 @@ class HostTier:
         return True
 
     def give_back(self, blocks: int) -> None:
-        """Release reserved room."""
+        """Release reserved memory."""
         self._room += blocks
 
     def _shrink(self) -> None:
@@ -179,7 +179,7 @@ class PrefixCache:
         return max(self.tier.found(shares, limit), request.staged) - found if found < limit else 0
 
     def wanted(self, request: Request) -> tuple[list[tuple[object, int]], int]:
-        """Return the whole blocks of a prompt by content, and how many may be found."""
+        """Return the whole blocks of a prompt by content, and how many to find."""
         limit = min(request.prompt - 1, request.shareable) // self._block
         return self._shares(request, request.prompt), limit
 
@@ -328,7 +328,7 @@ class PrefixCache:
 class FarTiers:
     """Copies of cached blocks beyond host memory, and the links to them.
 
-    A request that finds more of its prompt here than on its replica waits until host memory has room for it, and until
+    A request that finds more of its prompt here than on its replica waits until enough host memory is free, and until
     it lies there; the engine loads it from there. Transfers queue on both ends of a link, those of different tiers run
     at the same time.
 
@@ -380,7 +380,7 @@ class FarTiers:
             self._connect(cache, shared)
 
     def _connect(self, cache: PrefixCache, shared: list[HostTier]) -> None:
-        """Give a cache its tiers, in the order of all; of peers one that holds nothing."""
+        """Give a cache its tiers; in place of peers one that holds nothing."""
         size = self._pool.block_size
         cache.lower = [
             HostTier(one.tokens // size) if one.kind == "drive" else also
@@ -397,7 +397,7 @@ class FarTiers:
 
         - `place`: Place of the replica in the group.
         - `near`: Blocks that its KV pool has.
-        - Returns: When it is there, which is now if nothing is fetched; infinite while host memory has no room.
+        - Returns: When it is there, which is now if nothing is fetched; infinite while too little host memory is free.
         """
         cache, count = self._caches[place], len(self._caches)
         shares, limit = cache.wanted(request)

@@ -163,7 +163,7 @@ class Traffic(BaseModel):
 
     @property
     def unmarked(self) -> Traffic:
-        """Return the same traffic without priorities, images and clients that leave."""
+        """Return the traffic without priorities, images and impatient clients."""
         return self.model_copy(update={"urgent": 0.0, "images": 0.0, "patience": None})
 
     @property
