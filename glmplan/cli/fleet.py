@@ -32,7 +32,7 @@ _SERVICES = 10
 #: judged requests of each service at each rate, and those before them [-]
 _JUDGED, _BEFORE = 1500, 200
 #: options of a group that `ServiceOptions` holds itself
-_SERVICE = ("kv_tokens", "block_size", "kv_bytes", "step_time", "transfer")
+_SERVICE = ("kv_tokens", "block_size", "kv_bytes", "step_time", "transfer", "kv_tiers", "image_time", "experts_apart")
 
 
 class FleetCase:

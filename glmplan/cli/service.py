@@ -60,6 +60,28 @@ Watermark = Annotated[
 PrefillDecodeInterval = Annotated[
     int | None, typer.Option(min=0, help="Decode steps between two prefill steps (SGLang).")
 ]
+PrefillScheduleInterval = Annotated[
+    int | None, typer.Option(min=1, help="Steps from one with prompt tokens to the next (vLLM).")
+]
+KvTiers = Annotated[
+    str | None,
+    typer.Option(
+        help="Copies of KV blocks beyond --host-tokens, nearest first: "
+        "'drive=4000000@6 GB/s+100 us,peers@25 GB/s,shared=80000000'; without a rate that of the machine."
+    ),
+]
+ExpertsApart = Annotated[
+    str | None,
+    typer.Option(
+        help="Routed experts on so many further cards of the same kind, and the network of each: '8@50 GB/s'. The KV "
+        "pool stays that of the plan; --kv-tokens sets another."
+    ),
+]
+ImageTime = Annotated[str | None, typer.Option(help="Time of the encoder for one image of --images, such as '60 ms'.")]
+EncoderCards = Annotated[
+    int | None,
+    typer.Option(min=0, max=10_000, help="Cards with encoders of images; without them steps with prompts encode."),
+]
 Admission = Annotated[
     str | None,
     typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's default if not given."),
@@ -67,8 +89,8 @@ Admission = Annotated[
 Routing = Annotated[
     str | None,
     typer.Option(
-        help="round-robin, least-loaded, prefix-aware, affinity, random, power-of-two or least-kv; over data-parallel "
-        "ranks and replicas."
+        help="round-robin, least-loaded, prefix-aware, affinity, random, power-of-two, least-kv or waiting-penalty; "
+        "over data-parallel ranks and replicas."
     ),
 ]
 PrefillReplicas = Annotated[int | None, typer.Option(min=0, max=10_000, help="Prefill-only replicas.")]
@@ -101,6 +123,8 @@ class SchedulerOptions:
     max_num_active_seqs: ActiveSeqs = None
     watermark: Watermark = None
     prefill_decode_interval: PrefillDecodeInterval = None
+    prefill_schedule_interval: PrefillScheduleInterval = None
+    encoder_cards: EncoderCards = None
     routing: Routing = None
     prefill_replicas: PrefillReplicas = None
 
@@ -116,6 +140,9 @@ class ServiceOptions:
     step_time: StepTimeOption = None
     scheduler: SchedulerOptions = SchedulerOptions()
     transfer: TransferBandwidth = None
+    kv_tiers: KvTiers = None
+    image_time: ImageTime = None
+    experts_apart: ExpertsApart = None
 
 
 #: default scheduler with --step-time; the answer names it
@@ -186,8 +213,20 @@ def described_services(
     host_bandwidth = deployment.pop("host_bandwidth", None)
     if options.transfer is not None:
         scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
+    if options.experts_apart is not None:
+        if options.step_time is not None:
+            raise SpecError("needs a plan, whose step time has parts", field="--experts-apart")
+        scheduler["experts_apart"] = options.experts_apart
+    if options.kv_tiers is not None:
+        scheduler["tiers"] = options.kv_tiers
+    if options.image_time is not None:
+        scheduler["image_seconds"] = parse_quantity(options.image_time, "seconds")
+    elif any(kind.images for kind in kinds):
+        raise SpecError("is needed with --images, as in '60 ms'", field="--image-time")
     if host_bandwidth is not None:
-        scheduler["host_link"] = TransferLink(host_bandwidth)
+        given = host_bandwidth  # a text from a fleet file
+        given = parse_quantity(given, "bytes per second") if isinstance(given, str) else given
+        scheduler["host_link"] = TransferLink(given)
     elif scheduler.get("host_tokens") and options.step_time is not None:
         raise SpecError("is needed with --host-tokens and --step-time, as in '50 GB/s'", field="--host-bandwidth")
     per_token = parse_quantity(options.kv_bytes, "bytes") if options.kv_bytes is not None else None
@@ -208,6 +247,7 @@ def described_services(
 def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
     """Return the service with a measured step time."""
     from glmplan.planner.service import Described
+    from glmplan.planner.simulated import read_tiers
     from glmplan.simulation.engine.settings import KvPool, scheduler_settings
     from glmplan.simulation.engine.step_table import StepTable
     from glmplan.simulation.simulate import Service
@@ -227,6 +267,8 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
         )
     for name in ("replicas", "prefill_replicas"):
         scheduler[name] = ranks * scheduler[name] if name in scheduler else ranks if name == "replicas" else 0
+    if "tiers" in scheduler:
+        scheduler["tiers"] = read_tiers(scheduler["tiers"], lambda kind: None)
     settings = scheduler_settings(
         engine or _SCHEDULER, **scheduler, acceptance=_acceptance(told.get("mtp"), told.get("acceptance"))
     )

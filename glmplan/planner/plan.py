@@ -328,6 +328,8 @@ class TrafficRun:
         Layout and KV cache format.
     requests, rejected, left : int
         Requests that were counted, rejected, and cancelled by the client before the first token, [-]
+    too_long : int
+        Of those rejected, the ones longer than the context, whatever the layout, [-]
     ttft, tpot, e2e : `Figure`
         Means with their bounds, [s]
     ttft_p95 : float
@@ -367,6 +369,7 @@ class TrafficRun:
     full: float
     knowledge: str = ""
     left: int = 0
+    too_long: int = 0
     no_copies: str = ""
     most_rate: float | None = None
 

@@ -28,7 +28,7 @@ from glmplan.planner.ranking import (
 from glmplan.planner.users import Solution, count_users, danger_of, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import NORMAL, SHOWN, SURE, Spread, linear_quantile, middles
-from glmplan.prediction.predict import Figure, front_end_seconds, predict, step_seconds, wake_seconds
+from glmplan.prediction.predict import Figure, front_end_seconds, predict, step_seconds, steps_apart, wake_seconds
 from glmplan.prediction.step_models import site_calibration, step_model_of
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
@@ -72,6 +72,7 @@ __all__ = [
     "searched_traffic",
     "service_of",
     "serving_inputs",
+    "with_experts_apart",
 ]
 
 
@@ -196,13 +197,14 @@ class Described:
     def draws_at(self, traffic: Traffic, targets: Sequence[Target], seed: int, probability: Ratio) -> Draws:
         """Return the draws at the load of the traffic.
 
-        A rate or trace is simulated once, as predicted, for its requests in flight. Users have the draws of the
-        reference concurrency; their trials take their own intervals.
+        A rate or trace is simulated once, as predicted, for its requests in flight: with the same arrivals for every
+        `seed`, so that chance does not decide between two powers of two. Users have the draws of the reference
+        concurrency; their trials take their own intervals.
         """
         if self.by_users is None or traffic.users is not None:
             return self.draws(probability, seed)
         load = traffic.rate or traffic.speed
-        found = try_load(self.service, traffic, tuple(targets), load, stream_seed(seed)).summary
+        found = try_load(self.service, traffic, tuple(targets), load, stream_seed(0)).summary
         return self.draws(probability, seed, self.in_flight(traffic, found))
 
 
@@ -385,6 +387,20 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         ranks=ranks,
         basis=f"{asked.checkpoint.name}, {best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; "
         f"{apart_basis(asked, found.basis)}",
+    )
+
+
+def with_experts_apart(inputs: ServingInputs, deployment: Deployment, cards: int, rate: float) -> ServingInputs:
+    """Return the inputs with the routed experts on cards of their own.
+
+    `rate`: Network of one card, [B/s].
+    """
+    together = steps_apart(deployment, cards, rate)
+    return replace(
+        inputs,
+        step_seconds=_of_rank(together, deployment.dp),
+        step_of_few=None,
+        basis=f"{inputs.basis}; experts apart on {cards} cards at {rate / 1e9:,.1f} GB/s each: no measured system",
     )
 
 

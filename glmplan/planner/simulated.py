@@ -6,7 +6,7 @@ A bounded number of requests is simulated three times: as predicted, and at both
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,13 @@ from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, predicted, shown_users, typical_users
 from glmplan.planner.users import facts_of, no_less
 from glmplan.prediction.predict import Figure
-from glmplan.units import GIB, Ratio, TokensPerSecond
+from glmplan.units import GIB, BytesPerSecond, Ratio, TokensPerSecond, finite_number, parse_quantity
 
 if TYPE_CHECKING:
     from glmplan.planner.capacity import Holding
     from glmplan.planner.question import Asked
     from glmplan.planner.service import Described
+    from glmplan.simulation.engine.settings import CacheTier
     from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = [
@@ -36,15 +37,20 @@ __all__ = [
     "copies_words",
     "copy_settings",
     "host_copies",
+    "read_experts_apart",
+    "read_tiers",
     "shown_rate",
     "simulated_rows",
     "steady_rate",
+    "tier_rate",
     "traffic_run",
     "way_to_host",
     "why_no_copies",
 ]
 
 
+#: reason for which the engine rejects a request in any layout (`glmplan.simulation.engine.admission.why_rejected`)
+_TOO_LONG = "longer than the context"
 #: size of the KV offload relative to the KV pool, if the traffic does not determine it [-]
 _LARGER = 2.0
 
@@ -110,6 +116,63 @@ def copies_words(asked: Asked, holding: Holding) -> str:
         return ""
     way = way_to_host(asked, holding)
     return f"; KV offload of {asked.host_tokens:,} tokens per rank to host memory ({running.host_cache}), {way.what}"
+
+
+def read_tiers(text: str, known: Callable[[str], BytesPerSecond | None]) -> tuple[CacheTier, ...]:
+    """Return tiers of KV blocks beyond host memory from a text.
+
+    `known`: Rate of a kind of tier on the machine, where the text has none; None if it is unknown.
+
+    Examples
+    --------
+    >>> [(one.kind, one.tokens, one.link.bandwidth) for one in read_tiers("drive=9@1 GB/s,peers", lambda kind: 2e9)]
+    [('drive', 9, 1000000000.0), ('peers', 0, 2000000000.0)]
+    """
+    from glmplan.simulation.engine.settings import CacheTier, TransferLink
+
+    tiers = []
+    for part in text.split(","):
+        what, at, link = part.strip().partition("@")
+        kind, _, size = what.partition("=")
+        rate, _, latency = link.partition("+")
+        bandwidth = parse_quantity(rate, "bytes per second") if at else known(kind)
+        if bandwidth is None:
+            raise SpecError(f"needs a rate, as in {kind}@25 GB/s", field="--kv-tiers", value=part)
+        seconds = parse_quantity(latency, "seconds") if latency else 0.0
+        tokens = finite_number(size, "--kv-tiers") if size else 0.0
+        tiers.append(CacheTier(kind, int(tokens), TransferLink(bandwidth, seconds)))
+    return tuple(tiers)
+
+
+def read_experts_apart(text: str, known: BytesPerSecond | None) -> tuple[int, BytesPerSecond]:
+    """Return the cards with experts and the network of one card from a text.
+
+    `known`: Rate of the machine, where the text has none.
+
+    Examples
+    --------
+    >>> read_experts_apart("8@50 GB/s", None)
+    (8, 50000000000.0)
+    """
+    cards, at, rate = text.partition("@")
+    bandwidth = parse_quantity(rate, "bytes per second") if at else known
+    if not bandwidth:
+        raise SpecError("needs the network of a card, as in 8@50 GB/s", field="--experts-apart", value=text)
+    if (number := finite_number(cards, "--experts-apart")) < 1 or not number.is_integer():
+        raise SpecError("needs a whole number of cards, as in 8@50 GB/s", field="--experts-apart", value=text)
+    return int(number), bandwidth
+
+
+def tier_rate(asked: Asked, holding: Holding, kind: str) -> BytesPerSecond | None:
+    """Return the rate of drives or of the network for one data-parallel rank.
+
+    All ranks on a machine read at the same time. None if no source states it.
+    """
+    host, terms = asked.machine.host, holding.terms
+    ranks = terms.dp * terms.replicas
+    if kind == "drive":
+        return sum(one.bandwidth or 0.0 for one in host.devices if one.kind == "nvme") / ranks or None
+    return host.fabric.bandwidth * terms.accelerators / ranks if host.fabric is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +307,7 @@ def _runs(
         outcome = simulate(service, traffic, requests=requests, warmup=warm)
         if outcome.interrupted:
             raise KeyboardInterrupt  # partial runs are not used
-        summary = dict(outcome.summary)
+        summary = dict(outcome.summary) | {"too_long": float(outcome.rejected.get(_TOO_LONG, 0))}
         for name in summary:
             if name.startswith("ttft_"):
                 summary[name] *= first / step
@@ -435,6 +498,7 @@ def traffic_run(
         requests=int(middle["requests"]),
         rejected=int(middle["rejected"]),
         left=int(middle.get("left", 0)),
+        too_long=int(middle["too_long"]),
         ttft=found.figure("ttft_mean_ms"),
         ttft_p95=middle["ttft_p95_ms"] * 1e-3,
         tpot=found.figure("tpot_mean_ms"),

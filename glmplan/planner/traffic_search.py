@@ -17,7 +17,7 @@ from glmplan.planner.formats import best_format
 from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
-from glmplan.planner.simulated import traffic_run, way_to_host, why_no_copies
+from glmplan.planner.simulated import read_experts_apart, read_tiers, tier_rate, traffic_run, way_to_host, why_no_copies
 from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
@@ -127,8 +127,10 @@ def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float
 
 def _best(found: dict[int, TrafficRun], peers: list[Scored]) -> int:
     """Return the index of the layout that serves the traffic best."""
-    least = min(one.rejected + one.left for one in found.values())
-    served = {place: one for place, one in found.items() if one.rejected + one.left == least and one.e2e.value}
+    # another layout may let a session grow longer by chance: what exceeds the context tells nothing of it
+    lost = {place: one.rejected - one.too_long + one.left for place, one in found.items()}
+    least = min(lost.values())
+    served = {place: one for place, one in found.items() if lost[place] == least and one.e2e.value}
     if not served:
         return 0
     soonest = min(one.e2e.value for one in served.values())
@@ -324,7 +326,7 @@ def described_under(
     (2048, True)
     """
     from glmplan.planner.moved_search import with_moved_experts
-    from glmplan.planner.service import chosen, inputs_of, service_of
+    from glmplan.planner.service import chosen, inputs_of, service_of, with_experts_apart
 
     asked = best_format(words, lambda one: asked_under(one, kinds[0]))
     arriving = [traffic_of(asked, kind) for kind in kinds]
@@ -335,8 +337,16 @@ def described_under(
         solution = solution_for(solution, named, slo, probability=asked.probability)
         best = chosen(asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
+        if scheduler and (text := scheduler.get("tiers")):
+            scheduler = {**scheduler, "tiers": read_tiers(text, lambda kind: tier_rate(asked, best, kind))}
+            way += f", and beyond it {text}"
+        inputs = inputs_of(asked, best, deployment_of(asked, best.terms))
+        if scheduler and (text := scheduler.get("experts_apart")):
+            cards, rate = read_experts_apart(text, tier_rate(asked, best, "shared"))
+            inputs = with_experts_apart(inputs, deployment_of(asked, best.terms), cards, rate)
+            scheduler = {name: value for name, value in scheduler.items() if name != "experts_apart"}
         found = service_of(
-            inputs_of(asked, best, deployment_of(asked, best.terms)),
+            inputs,
             arriving[0],
             kv_tokens=kv_tokens,
             block_size=block_size,

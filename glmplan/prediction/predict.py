@@ -14,8 +14,19 @@ import numpy as np
 
 from glmplan.catalog.caching import remembered
 from glmplan.catalog.tables import frame_of, table_text
+from glmplan.costs.blocks.kinds import routed_of
 from glmplan.costs.points import StepPoints
-from glmplan.costs.step.model import GPU_COMPONENTS, FrontPoints, ReadsMemory, StepModel, StepTime, step_time
+from glmplan.costs.step.model import (
+    GPU_COMPONENTS,
+    FrontPoints,
+    ReadsMemory,
+    StepModel,
+    StepTime,
+    apart_seconds,
+    step_time,
+)
+from glmplan.costs.step.work import SLOTS
+from glmplan.errors import SpecError
 from glmplan.io.runs.columns import INTERVAL_KINDS, PREDICTED
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import INNER, NORMAL, log_quantile, share_below
@@ -37,7 +48,7 @@ from glmplan.prediction.step_models import (
     step_parameters,
     without_hiding,
 )
-from glmplan.units import Ratio, Seconds, Tokens
+from glmplan.units import BytesPerSecond, Ratio, Seconds, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +61,7 @@ __all__ = [
     "predict_many",
     "predict_steps",
     "step_seconds",
+    "steps_apart",
     "wake_seconds",
 ]
 
@@ -258,6 +270,53 @@ def step_seconds(
 
     level, tokens = hiding
     return ShortSteps(found, _timed(level, factor, busy_ranks), tokens, 1 + deployment.draft_tokens)
+
+
+#: micro-batches that are tried with attention and experts apart [-]
+_MICROBATCHES = (1, 2, 3, 4)
+_POINTS = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
+#: bytes of a value of the hidden states that are sent to experts and back [B]
+_SENT = 2.0
+
+
+def steps_apart(deployment: Deployment, cards: int, bandwidth: BytesPerSecond) -> Callable[..., np.ndarray]:
+    """Return `step_seconds` with the routed experts on cards of their own.
+
+    - `cards`: Such cards, of the same kind, that share the experts of every layer evenly.
+    - `bandwidth`: Network of one card, in each direction.
+
+    Notes
+    -----
+    The number of micro-batches is that with the shortest step. A hidden state is sent to each card that holds one of
+    its experts, at most to all. Collectives of the layout count with attention; the latency of a transfer does not.
+    """
+    model, count = step_model_of(deployment), deployment.count
+    runs = [(routed_of(deployment.model.layers[name]), layers) for name, layers in deployment.model.runs]
+    routed = [(ffn, layers) for ffn, layers in runs if ffn is not None]
+    if not routed or model.components is not GPU_COMPONENTS or deployment.pp > 1:
+        raise SpecError("needs a mixture of experts on accelerators in one pipeline stage", field="--experts-apart")
+    layers = float(sum(many for _, many in routed))
+    columns = [SLOTS.index(name) for name in ("expert_fixed", "expert_bytes", "expert_flop")]
+    width = sum(many * min(ffn.topk, cards) * (ffn.latent or deployment.model.hidden) for ffn, many in routed)
+
+    def seconds(**points: np.ndarray) -> np.ndarray:
+        found = []
+        for microbatches in _MICROBATCHES:
+            columns_of = [np.atleast_1d(np.asarray(points[name], dtype=float)) for name in _POINTS]
+            requests, context, prompt, keys = np.broadcast_arrays(*columns_of)
+            # of one request or token there is no part
+            requests, prompt = (np.maximum(one / microbatches, np.minimum(one, 1.0)) for one in (requests, prompt))
+            times = model.times(StepPoints(requests, context, prompt, keys))
+            costs = times.seconds[:, None] * times.shares[:, columns]
+            experts = costs[:, 0] + (costs[:, 1] + costs[:, 2]) * count / cards
+            tokens = requests * (1 + deployment.draft_tokens) + prompt
+            sent = tokens * width * _SENT / (bandwidth * min(count, cards))
+            attention = times.seconds - costs.sum(axis=1)
+            found.append(apart_seconds(attention, experts, sent, layers=layers, microbatches=microbatches))
+        best: np.ndarray = np.min(found, axis=0)
+        return best
+
+    return seconds
 
 
 def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., np.ndarray]:

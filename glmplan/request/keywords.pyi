@@ -60,6 +60,7 @@ class Arrivals(TypedDict, total=False):
     tool_wait: float | str | None
     start: int | str | None
     urgent: float | str | None
+    images: float | str | None
     patience: float | str | None
 
 def keyword_hints_text() -> str: ...

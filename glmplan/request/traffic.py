@@ -69,6 +69,10 @@ class TrafficSpec(OptionRecord):
         float | None,
         Option(kind="number", help="Share of requests that go first under --order priority.", commands=_SIMULATED),
     ] = None
+    images: Annotated[
+        float | None,
+        Option(kind="number", help="Mean images of a request; their tokens count in --input.", commands=_SIMULATED),
+    ] = None
     patience: Annotated[
         float | str | None,
         Option(kind="time", unit="s", help="Time after which clients without a token yet leave, such as '30 s'.",

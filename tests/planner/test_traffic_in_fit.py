@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from glmplan.errors import SpecError
 from glmplan.planner.changes import gain_under
 from glmplan.planner.plan import LEAST_GAIN, as_well_known
 from glmplan.planner.simulated import beyond_steady, host_copies, traffic_run, why_no_copies
-from glmplan.planner.traffic_search import asked_under, described_under, solve_under, traffic_of
+from glmplan.planner.traffic_search import _best, asked_under, described_under, solve_under, traffic_of
 from glmplan.planner.users import solve
 from glmplan.present.answer_text import NO_COPIES
 from glmplan.present.first_screen import MOST_LINES, first_screen
@@ -90,6 +91,16 @@ def test_conversations_decide_for_another_layout_than_their_mean_request():
     assert under.best.terms.name != alone.best.terms.name
     runs = [traffic_run(asked, one.ranked[0], traffic_of(asked, traffic), ends=False) for one in (alone, under)]
     assert gain_under(*runs) >= LEAST_GAIN
+
+
+def test_a_session_that_outgrows_the_context_speaks_against_no_layout(agents):
+    """In another layout answers come at other times, and one session more may grow too long by chance."""
+    plan = agents.traffic[0]
+    quick = replace(plan, e2e=replace(plan.e2e, value=0.5 * plan.e2e.value))
+    lost = plan.rejected - plan.too_long + plan.left
+    for too_long, best in ((1, 1), (0, 0)):
+        other = replace(quick, rejected=lost + 1, left=0, too_long=too_long)
+        assert _best({0: plan, 1: other}, []) == best
 
 
 def test_all_commands_take_the_layout_that_serves_the_traffic_best(agents, capsys):

@@ -15,13 +15,21 @@ from glmplan.costs.offload.steps import HostedSteps, Offload, OneMemorySteps
 from glmplan.costs.offload.work import HostSide, Placement
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import FrontPoints, GpuSteps, StepModel
-from glmplan.errors import UnknownFact
+from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.runs.table import run_from_row
+from glmplan.planner.traffic_search import described_under
 from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, keys_of, load_effects
 from glmplan.prediction.evidence import KINDS, Evidence
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.load import Load, metrics_of
-from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds, wake_seconds
+from glmplan.prediction.predict import (
+    front_end_seconds,
+    predict,
+    predict_steps,
+    step_seconds,
+    steps_apart,
+    wake_seconds,
+)
 from glmplan.prediction.step_models import (
     check_answerable,
     may_hide,
@@ -29,6 +37,8 @@ from glmplan.prediction.step_models import (
     step_model_of,
     without_hiding,
 )
+from glmplan.request.plan import PlanRequest
+from glmplan.simulation.traffic.spec import Traffic
 
 KNOWN = Evidence("engine", "", "", {kind: (-0.1, 0.1) for kind in KINDS})
 KINDS_OF_MACHINE = ("accelerators", "hosted", "one memory")
@@ -283,3 +293,34 @@ def test_a_model_without_shared_experts_hides_nothing():
     planned = glmplan.deployment("gpt-oss-120b", "1xh100-sxm", engine="vllm").deployment
     assert planned.structure.shared_beside > 0
     assert without_hiding(step_model_of(planned)) is None
+
+
+MIXED = {
+    "decode_requests": np.array([1.0, 64.0, 256.0, 0.0]),
+    "decode_context": np.array([500.0, 2000.0, 4000.0, 0.0]),
+    "prefill_tokens": np.array([0.0, 0.0, 512.0, 4096.0]),
+    "prefill_context": np.array([0.0, 0.0, 256.0, 2048.0]),
+}
+
+
+def test_experts_on_as_many_cards_behind_an_endless_link_are_those_of_the_plan_or_overlap():
+    """One micro-batch takes the sum of the parts, which is the step of the plan; more hide the shorter part at most."""
+    chosen = deployment("accelerators")
+    together = step_model_of(chosen).times(StepPoints(*(MIXED[name] for name in MIXED))).seconds
+    apart = steps_apart(chosen, chosen.count, 1e30)(**MIXED)
+    assert (apart <= together * (1 + 1e-9)).all() and (apart >= together / 2).all()
+    assert apart[0] == pytest.approx(together[0])  # one request has no second half
+
+
+def test_more_cards_and_faster_links_never_slow_experts_apart_down():
+    chosen = deployment("accelerators")
+    times = [[steps_apart(chosen, cards, rate)(**MIXED) for rate in (1e9, 25e9, 1e12)] for cards in (8, 16, 64)]
+    assert (np.diff(times, axis=0) <= 1e-9).all() and (np.diff(times, axis=1) <= 0).all()
+    # a slow link: 58 layers send 8 × 7168 values of 2 B of each of 4096 tokens to cards with 1 GB/s each, and back
+    assert times[0][0][3] == pytest.approx(4096 * 58 * 8 * 7168 * 2 / (8 * 1e9), rel=0.1)
+
+
+def test_experts_of_a_dense_model_are_not_apart():
+    traffic, scheduler = [Traffic(kind="closed", users=1)], {"experts_apart": "8@50 GB/s"}
+    with pytest.raises(SpecError, match="--experts-apart"):
+        described_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), traffic, scheduler=scheduler)

@@ -26,7 +26,7 @@ import numpy as np
 from glmplan.simulation.closed_schedule import closed_schedule
 from glmplan.simulation.closed_loop import decode_steps
 from glmplan.simulation.closed_run import ClosedLoop
-from glmplan.simulation.engine.settings import KvPool, TransferLink, scheduler_settings
+from glmplan.simulation.engine.settings import CacheTier, KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import pieces
 from glmplan.simulation.simulate import Service
@@ -47,7 +47,7 @@ for number in range(120):
     scheduler = draw.choice(["vllm", "sglang", "trtllm", "llama.cpp"])
     changes = {"max_num_seqs": draw.choice([3, 8, 40])}
     changes["replicas"] = draw.choice([1, 1, 2, 3])
-    changes["routing"] = draw.choice(["round-robin", "least-loaded", "prefix-aware"])
+    changes["routing"] = draw.choice(["round-robin", "least-loaded", "prefix-aware", "waiting-penalty"])
     changes["prefix_caching"] = draw.random() < 0.6
     if scheduler != "llama.cpp":
         changes["acceptance"] = draw.choice([None, None, Acceptance(3, 0.7)])
@@ -58,14 +58,21 @@ for number in range(120):
     if scheduler == "vllm":
         changes["long_prefill_token_threshold"] = draw.choice([None, 200])
         changes["watermark"] = draw.choice([0.0, 0.1])
+        if not changes["order"] and not changes["long_prefill_token_threshold"]:
+            changes["prefill_schedule_interval"] = draw.choice([1, 4])
     if scheduler == "sglang":
         changes["prefill_decode_interval"] = draw.choice([0, 3])
     if scheduler == "sglang" and changes["prefix_caching"]:
         changes |= {"host_tokens": 3000, "host_link": TransferLink(bandwidth=1e9)}
+        tiers = [CacheTier("drive", 9000, TransferLink(1e9)), CacheTier("peers", 0, TransferLink(2e9, 1e-4))]
+        changes["tiers"] = tuple([*tiers, CacheTier("shared", 50_000, TransferLink(1e8))][draw.randrange(4) :])
+    changes |= {"image_seconds": 0.03, "encoder_cards": draw.choice([0, 2])}
     kind = draw.choice(kinds)
     more = {"urgent": 0.3} if draw.random() < 0.3 else {}
     if draw.random() < 0.2:
         more["patience"] = 0.5
+    if draw.random() < 0.3:
+        more["images"] = 0.4
     traffic = parse_traffic(kind, input=300, output=100, input_cv=0.8, output_cv=0.8, **more)
     pool = KvPool(draw.choice([2500, 9000, 200_000]), draw.choice([1, 16, 64]), bytes_per_token=1e5)
     service = Service(table, pool, scheduler_settings(scheduler, **changes), front_end=draw.choice([0.0, 0.02]))

@@ -76,7 +76,7 @@ def _requests(seed: int, count: int, rate: float, sessions: int) -> list[Request
     ranks=st.integers(2, 8),
     servers=st.integers(1, 2),
     prefills=st.booleans(),
-    routing=st.sampled_from(["round-robin", "least-loaded", "prefix-aware", "least-kv"]),
+    routing=st.sampled_from(["round-robin", "least-loaded", "prefix-aware", "least-kv", "waiting-penalty"]),
     seqs=st.integers(1, 12),
     budget=st.integers(200, 1024),
     tokens=st.integers(600, 6000),
@@ -84,10 +84,11 @@ def _requests(seed: int, count: int, rate: float, sessions: int) -> list[Request
     draft=st.sampled_from([None, None, Acceptance(3, 0.7)]),
     ahead=st.booleans(),
     stages=st.sampled_from([1, 1, 3]),
+    every=st.sampled_from([1, 1, 2, 7]),
 )
 def test_both_forms_of_the_engine_agree_to_a_nanosecond(
     seed, count, rate, scheduler, ranks, servers, prefills, routing, seqs, budget, tokens, sessions, draft, ahead,
-    stages,
+    stages, every,
 ):  # fmt: skip
     changes = {"priority": {"order": "priority"}, "side by side": {"long_prefill_token_threshold": 120}}
     plain = scheduler not in changes
@@ -104,6 +105,8 @@ def test_both_forms_of_the_engine_agree_to_a_nanosecond(
         link=TransferLink(bandwidth=1e9, latency=1e-3),
         routing=routing,
         lockstep=ranks,
+        image_seconds=0.013,
+        prefill_schedule_interval=every if scheduler == "vllm" and not prefills else 1,
         **changes.get(scheduler, {}),
     )
     found = []
@@ -111,6 +114,7 @@ def test_both_forms_of_the_engine_agree_to_a_nanosecond(
         made = _requests(seed, count, rate, sessions)
         for request in made:
             request.priority = request.number % 2 if scheduler == "priority" else 0
+            request.images = request.number % 5 // 4
         cluster = Cluster(BENT, KvPool(tokens, 16, 1e5), chosen, engine, _bent_spread)
         done = sorted(cluster.run(made), key=lambda one: one.number)
         rows = [(one.number, one.replica, one.preemptions, one.cached) for one in done]
@@ -155,6 +159,20 @@ def test_a_rank_waits_for_the_prompt_of_another():
             assert done[1].first - done[1].started == pytest.approx(0.010 + 0.001 * busy + 0.01 * busy)
     assert gaps[1] == pytest.approx(20 * 0.012)
     assert gaps[2] == pytest.approx(19 * 0.011 + 0.010 + 0.011 * 1.001)
+
+
+# vLLM 0.33.0 core.py (DPEngineCoreProc._should_throttle_prefills): all ranks share the counter of steps, which begins
+# anew when all were idle
+@pytest.mark.parametrize("form", [SkippingEngine, SteppingEngine])
+@pytest.mark.parametrize(("interval", "waits"), [(1, 0), (4, 3), (8, 3)])
+def test_prompts_of_ranks_begin_at_the_same_steps(form, interval, waits):
+    """The first prompt is step 0, and each step takes 12 ms; a prompt comes to a decoding rank in step 4."""
+    table = StepTable.affine(base=0.012)
+    chosen = EngineSettings(replicas=2, lockstep=2, prefill_schedule_interval=interval)
+    made = [Request(0, 0.0, 8, 30), Request(1, 0.0, 8, 30), Request(2, 4.5 * 0.012, 8, 2)]
+    done = {one.number: one for one in Cluster(table, KvPool(10**4), chosen, form).run(made)}
+    assert done[0].first == done[1].first == pytest.approx(0.012)
+    assert done[2].started == pytest.approx((5 + waits) * 0.012)
 
 
 @pytest.mark.parametrize("rate", [1.0, 4.0, 12.0])

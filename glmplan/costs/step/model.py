@@ -36,6 +36,7 @@ __all__ = [
     "ReadsMemory",
     "StepModel",
     "StepTime",
+    "apart_seconds",
     "bounded_work",
     "front_work",
     "least_seconds",
@@ -165,6 +166,38 @@ def step_times(costs: SecondsArray) -> StepTime:
     """
     seconds = costs.sum(axis=1)
     return StepTime(seconds, costs / np.maximum(seconds, 1e-300)[:, None])
+
+
+def apart_seconds(
+    attention: SecondsArray, experts: SecondsArray, transfer: SecondsArray, *, layers: float, microbatches: int
+) -> SecondsArray:
+    """Return the time of a step with attention and experts apart.
+
+    Micro-batches go back and forth between both: while one is with the experts, another has attention. The times are
+    those of one micro-batch over all layers; `transfer` is that of one direction.
+
+    References
+    ----------
+    .. [1] R. Zhu et al., "MegaScale-Infer: Serving Mixture-of-Experts at Scale with Disaggregated Expert Parallelism",
+       arXiv:2504.02263 (ping-pong pipeline), for enough micro-batches to hide the transfers.
+
+    Notes
+    -----
+    A layer takes a micro-batch a + e + 2c, and m of them m times the longest of a, e and c; the longer of both is the
+    period of a layer.
+
+    Examples
+    --------
+    >>> parts = [np.array([one]) for one in (0.010, 0.008, 0.002)]
+    >>> [round(float(apart_seconds(*parts, layers=10.0, microbatches=m)[0]), 4) for m in (1, 2, 3)]
+    [0.022, 0.023, 0.0312]
+    """
+    a, e, c = attention / layers, experts / layers, transfer / layers
+    through, longest = a + e + 2 * c, np.maximum(np.maximum(a, e), c)
+    found: SecondsArray = (
+        (layers - 1) * np.maximum(through, microbatches * longest) + through + (microbatches - 1) * longest
+    )
+    return found
 
 
 def prompt_launches(structure: StepWork, *, replayed: bool = False) -> Ratio:

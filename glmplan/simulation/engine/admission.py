@@ -5,6 +5,7 @@ They are the growth of a request and SGLang's estimate of outstanding output.
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +23,14 @@ __all__ = [
     "by_longest_prefix",
     "by_priority",
     "cache_of",
+    "count_stalls",
+    "encoding_seconds",
     "generated",
     "held_blocks",
     "in_order_again",
     "loading_seconds",
+    "piece_at",
+    "steps_until",
     "steps_with_blocks",
     "why_rejected",
 ]
@@ -145,6 +150,97 @@ def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> Seco
     if link is None or not blocks:
         return 0.0
     return link.latency + blocks * pool.block_size * pool.bytes_per_token / link.bandwidth
+
+
+def steps_until(seconds: Seconds, first: Seconds, slope: Seconds) -> int:
+    """Return the fewest steps that last some seconds; each grows by `slope`.
+
+    Examples
+    --------
+    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
+    (4, 3)
+    """
+    linear = first - slope / 2
+    root = linear * linear + 2 * slope * seconds
+    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
+    k = max(k - 1, 1)
+    while k * first + slope * k * (k - 1) / 2 < seconds:
+        k += 1
+    return k
+
+
+def piece_at(pieces: Sequence[tuple[float, int, float, float]], now: Seconds) -> tuple[int, int, int]:
+    """Return the piece of a planned run, the steps before it, and its steps.
+
+    `pieces`: Start, steps, seconds of the first and growth of each.
+
+    Examples
+    --------
+    >>> piece_at([(0.0, 3, 1.0, 0.0), (3.0, 5, 2.0, 0.0)], 6.0)
+    (1, 3, 2)
+    """
+    steps, last = 0, len(pieces) - 1
+    for index, (at, here, seconds, slope) in enumerate(pieces):
+        if index == last or pieces[index + 1][0] >= now:
+            return index, steps, min(here, steps_until(now - at, seconds, slope))
+        steps += here
+    raise AssertionError("a run has at least one piece")
+
+
+def count_stalls(
+    running: dict[int, Request], before: Seconds, pieces: list[tuple[float, int, float, float]], stalls: list[float]
+) -> None:
+    """Note the gaps before a run in which requests waited for other prompts.
+
+    - `before`: End of the last step in which requests decoded.
+    - `pieces`: Pieces of the run, as in `piece_at`; the first may be split.
+    - `stalls`: Gaps as length and count in turn, which are added to.
+
+    Examples
+    --------
+    >>> one, stalls = Request(0, 0.0, 10, 5), []
+    >>> one.since = 0.5
+    >>> count_stalls({1: one}, 1.0, [(1.2, 1, 0.1, 0.0)], stalls)
+    >>> [round(float(number), 3) for number in stalls]
+    [0.3, 1.0, 0.1, -1.0]
+    """
+    at, here, seconds, slope = pieces[0]
+    late = []
+    for request in reversed(running.values()):
+        if request.since < before:
+            break
+        late.append(at - request.since)
+    waited = [gap for gap in late if gap > 0]
+    others = len(running) - len(late)
+    if not waited and not others:
+        return
+    if here > 1:  # the first step for itself, so that what is taken back is what it says
+        pieces[:1] = [(at, 1, seconds, 0.0), (at + seconds, here - 1, seconds + slope, slope)]
+    for gap in waited:
+        stalls += (seconds + gap, 1, seconds, -1)
+    if others:
+        stalls += (seconds + at - before, others, seconds, -others)
+
+
+def encoding_seconds(work: Iterable[tuple[Request, int]], settings: EngineSettings) -> Seconds:
+    """Return the time of encoders in a step, and mark the images as encoded.
+
+    vLLM and SGLang encode an image in the step that computes the first of its tokens, before the language model, and
+    keep its embedding.
+
+    Examples
+    --------
+    >>> one = Request(0, 0.0, 100, 1)
+    >>> one.images, settings = 2, EngineSettings(image_seconds=0.05)
+    >>> encoding_seconds([(one, 100)], settings), encoding_seconds([(one, 100)], settings)
+    (0.1, 0.0)
+    """
+    total = 0.0
+    if settings.image_seconds and not settings.encoder_cards:
+        for request, _ in work:
+            total += max(request.images, 0) * settings.image_seconds
+            request.images = -abs(request.images)
+    return total
 
 
 def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: TokenCount) -> list[Request]:

@@ -20,9 +20,12 @@ from glmplan.simulation.engine.admission import (
     block_period,
     by_longest_prefix,
     cache_of,
+    count_stalls,
+    encoding_seconds,
     generated,
     held_blocks,
     loading_seconds,
+    piece_at,
     steps_with_blocks,
 )
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
@@ -31,7 +34,7 @@ from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 
-__all__ = ["DecodingBatch", "SkippingEngine", "steps_until"]
+__all__ = ["DecodingBatch", "SkippingEngine"]
 
 
 # The decoding batch of a replica: the blocks it holds and its runs of equal steps, without touching each request.
@@ -45,23 +48,6 @@ __all__ = ["DecodingBatch", "SkippingEngine", "steps_until"]
 _NEVER: Final = math.inf
 _SHIFT: Final = 32
 _MASK: Final = (1 << 32) - 1
-
-
-def steps_until(seconds: Seconds, first: Seconds, slope: Seconds) -> int:
-    """Return the fewest steps that last some seconds; each grows by `slope`.
-
-    Examples
-    --------
-    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
-    (4, 3)
-    """
-    linear = first - slope / 2
-    root = linear * linear + 2 * slope * seconds
-    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
-    k = max(k - 1, 1)
-    while k * first + slope * k * (k - 1) / 2 < seconds:
-        k += 1
-    return k
 
 
 class DecodingBatch:
@@ -205,7 +191,7 @@ class DecodingBatch:
         """Blocks that running requests hold while a run may be under way."""
         free = self.free
         if self._steps:
-            _, steps, here = self._under_way(now)
+            _, steps, here = piece_at(self._pieces, now)
             free -= self._growth(self._step + 1, steps + here - 1)
         return self._pool_blocks - free
 
@@ -388,19 +374,10 @@ class DecodingBatch:
             total += here * n * growth
         self.end = at
 
-    def _under_way(self, now: float) -> tuple[int, int, int]:
-        """Return the piece of the planned run, the steps before it, and its steps."""
-        steps, last = 0, len(self._pieces) - 1
-        for index, (at, here, seconds, slope) in enumerate(self._pieces):
-            if index == last or self._pieces[index + 1][0] >= now:
-                return index, steps, min(here, steps_until(now - at, seconds, slope))
-            steps += here
-        raise AssertionError("a run has at least one piece")
-
     def _cut(self, now: float, further: int = 0) -> None:
         """End the planned run with the step that is under way, or one further."""
         pieces = self._pieces
-        index, steps, here = self._under_way(now)
+        index, steps, here = piece_at(pieces, now)
         at, most, seconds, slope = pieces[index]
         if further and here < most:
             here += 1
@@ -421,32 +398,13 @@ class DecodingBatch:
             cache.evict(cache.evictable - free)
         return cache.match(request)[0]
 
-    def _count_stalls(self) -> None:
-        """Note the gaps before a run in which requests waited for other prompts."""
-        at, here, seconds, slope = self._pieces[0]
-        before, late = self._last_decode, []
-        for request in reversed(self._running.values()):
-            if request.since < before:
-                break
-            late.append(at - request.since)
-        waited = [gap for gap in late if gap > 0]
-        others = len(self._running) - len(late)
-        if not waited and not others:
-            return
-        if here > 1:  # the first step for itself, so that what is taken back is what it says
-            self._pieces[:1] = [(at, 1, seconds, 0.0), (at + seconds, here - 1, seconds + slope, slope)]
-        for gap in waited:
-            self.stalls += (seconds + gap, 1, seconds, -1)
-        if others:
-            self.stalls += (seconds + at - before, others, seconds, -others)
-
     def _commit_run(self) -> None:
         """End a run of decode steps."""
         n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
         self.free -= self._growth(self._step + 1, steps - 1) if steps > 1 else 0
         used, segments = self._pool_blocks - self.free, self.segments
         if self._last_decode < self.now:
-            self._count_stalls()
+            count_stalls(self._running, self._last_decode, self._pieces, self.stalls)
         self._last_decode = self.end
         if self._ahead:
             at, here, seconds, slope = self._pieces[-1]
@@ -477,7 +435,8 @@ class SkippingEngine(DecodingBatch):
     """
 
     __slots__ = (
-        *("_adopts", "_beside", "_budget", "_cap", "_chunked", "_chunks", "_each", "_loading", "_most", "_reserves"),
+        *("_adopts", "_beside", "_bound", "_budget", "_cap", "_chunked", "_chunks", "_each", "_encoding", "_loading"),
+        *("_most", "_reserves", "_spaced"),
         *("_keep", "_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
     )
 
@@ -491,6 +450,9 @@ class SkippingEngine(DecodingBatch):
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
         self._loading = 0  # blocks that the planned step loads from host memory
+        self._encoding = 0.0  # time of encoders in the planned step
+        # steps between two with prompt tokens, and whether the last of these left requests waiting
+        self._spaced, self._bound = settings.decode_between, False
         self._beside = 0  # decoding requests in the planned step with prompt tokens
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
         self._chunked, self._reserves = settings.chunked_prefill, self._promises or self._estimate is not None
@@ -544,9 +506,19 @@ class SkippingEngine(DecodingBatch):
 
     def loaded(self, seconds: Seconds) -> Seconds:
         """Time of the planned step, which waits for what it loads."""
-        if self._steps or not self._loading:
+        if self._steps:
             return seconds
-        return max(seconds, loading_seconds(self._loading, self.pool, self.settings))
+        seconds += self._encoding
+        return max(seconds, loading_seconds(self._loading, self.pool, self.settings)) if self._loading else seconds
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for admission, [-]"""
+        return len(self.waiting) + len(self._unseen)
+
+    def owe(self, steps: int) -> None:
+        """Make so many steps without prompt tokens while requests decode."""
+        self._owed = steps
 
     def hold(self, pieces: list[tuple[float, int, float, float]], steps: int, end: Seconds) -> None:
         """Make so many of the planned steps, in the times of the server."""
@@ -585,15 +557,17 @@ class SkippingEngine(DecodingBatch):
             need = self._counts[self._step % self.period] if decoding else 0
             if need <= self.free:  # as `_grow` does
                 self.free -= need
-                if pending:
-                    self._fill(self._budget - decoding * self._each)
+                if not (self._owed and decoding) or self._bound:
+                    if pending:
+                        self._fill(self._budget - decoding * self._each)
+                    self._bound = len(self.waiting) > 0
             else:
                 self._grow()
         if self._late_places:
             self._changed |= bool(self.waiting)
             self._late_places = self._late_blocks = 0
         if self._chunks:
-            self._owed = self.settings.prefill_decode_interval
+            self._owed = self._spaced
             self._beside = beside = 0 if self._prefill_first else decoding
             self.end = self.now + self._step_seconds(beside)
         elif self._running:
@@ -606,6 +580,7 @@ class SkippingEngine(DecodingBatch):
 
     def _step_seconds(self, beside: int) -> float:
         """Time of the planned step with prompt tokens."""
+        self._encoding = encoding_seconds(self._chunks, self.settings)
         return self.loaded(self.clock.mixed(beside, self._total, self._tokens, self._weight))
 
     def commit(self) -> list[Request]:

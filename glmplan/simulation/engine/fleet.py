@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import chain
@@ -13,6 +14,7 @@ from glmplan.simulation.engine.admission import why_rejected
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.in_order import engine_of
 from glmplan.simulation.engine.lockstep import Lockstep, SharedClock, SteppingLockstep
+from glmplan.simulation.engine.prefix_cache import FarTiers
 from glmplan.simulation.engine.router import Engine, Router
 from glmplan.simulation.engine.settings import EngineSettings, GatewayRules, KvPool
 from glmplan.simulation.engine.step_clock import clock_of
@@ -23,14 +25,17 @@ from glmplan.units import Ratio, Seconds
 __all__ = ["Fleet", "ReplicaGroup"]
 
 _NEVER: Final = math.inf
-#: kinds of events: a request comes, its client leaves, the gateway gives it up
+#: kinds of events: a request comes, its client leaves, the gateway gives it up, what it needs is on its replica
 _COMES: Final = 0
 _LEAVES: Final = 1
 _EXPIRES: Final = 2
+_READY: Final = 3
 #: `Request.replica` of a request that waits at the gateway, of one that was given up, and of one that comes again
 _NOWHERE: Final = -1
 _GONE: Final = -2
 _AGAIN: Final = -3
+#: SGLang: fewest tokens that it fetches from beyond host memory (prefetch_threshold) [token]
+_PREFETCHED: Final = 256
 
 
 class ReplicaGroup:
@@ -133,6 +138,13 @@ class Fleet:
         self._heap: list[tuple[float, int]] = []  # ends and numbers of planned replicas, outdated ones included
         self._events: list[tuple[float, int, int, Request]] = []
         self._link_free = [0.0] * len(self.groups)
+        self._far: list[FarTiers | None] = [self._tiers_of(group) for group in self.groups]
+        #: when each card with encoders is free, by group
+        self._encoders = [[0.0] * group.settings.encoder_cards for group in self.groups]
+        self._waits_before = any(group.settings.tiers or group.settings.encoder_cards for group in self.groups)
+        #: requests whose images or cached blocks are not there yet, and when they are
+        self._before: dict[int, tuple[float, Request]] = {}
+        self._held: dict[int, deque[tuple[float, Request]]] = {}  # by replica: they wait for host memory
         self._number = 0
         self._after: Callable[[Request, float], Request | None] | None = None
         self._preempted = 0
@@ -141,6 +153,15 @@ class Fleet:
         settings = group.settings
         form = engine_of(settings) if self._form is None or self._form is SkippingEngine else self._form
         return form(group.table, group.pool, settings, number)
+
+    def _tiers_of(self, group: ReplicaGroup) -> FarTiers | None:
+        """Connect the prefix caches of a group with its tiers beyond host memory."""
+        settings, first = group.settings, group.first
+        members = self.engines[first : first + settings.replicas]
+        caches = [one.cache for one in members if one.cache is not None and one.cache.tier is not None]
+        if not settings.tiers or len(caches) < len(members):
+            return None
+        return FarTiers(settings.tiers, group.pool, caches, _PREFETCHED if settings.admission == "estimate" else 1)
 
     def _form_servers(self, group: ReplicaGroup) -> None:
         """Form servers of ranks; neighbours in number belong to different ones.
@@ -255,9 +276,13 @@ class Fleet:
         if server is None:
             finished = self.engines[i].commit()
             self._fresh.append(i)
+            if self._held:
+                self._try_held(now)
             return self._ended(i, finished, now) if finished else finished
         together = server.commit()
         self._fresh.append(i)
+        if self._held:
+            self._try_held(now)
         found: list[Request] = []
         for rank, finished in together:
             if finished:
@@ -295,6 +320,8 @@ class Fleet:
         elif kind == _LEAVES:
             if request.first < 0 and request.replica != _GONE:
                 self._leave(request, now)
+        elif kind == _READY:
+            self._enter(request, now)
         elif request.replica == _NOWHERE:
             self._give_up(request, "waited too long at the gateway", now)
 
@@ -330,12 +357,54 @@ class Fleet:
             self._push(request.leaves, _LEAVES, request)
 
     def _submit(self, target: int, request: Request, now: float) -> None:
-        """Hand a request to a replica."""
+        """Send a request to a replica."""
+        self.loads[target] += 1
+        self.router_of[target].changed(target)
+        request.replica = target
+        if self._waits_before and not request.kv_ready:
+            number, ready = self.group_of[target], now
+            cards = self._encoders[number]
+            if cards and request.images > 0:
+                card = cards.index(min(cards))
+                ready = cards[card] = (
+                    max(cards[card], now) + request.images * self.groups[number].settings.image_seconds
+                )
+            if target in self._held:
+                self._held[target].append((ready, request))
+            else:
+                self._fetch(target, request, now, ready)
+            return
+        self._hand_in(target, request, now)
+
+    def _fetch(self, target: int, request: Request, now: float, ready: float) -> None:
+        """Hand a request in at `ready`, or later as its cached blocks come."""
+        number = self.group_of[target]
+        far = self._far[number]
+        if far is not None:
+            near = self.engines[target].found(request, now)
+            fetched = far.fetched(target - self.groups[number].first, request, near, now)
+            if fetched == _NEVER:
+                self._held.setdefault(target, deque()).append((ready, request))
+                return
+            ready = max(ready, fetched)
+        if ready <= now:
+            self._hand_in(target, request, now)
+            return
+        self._before[request.number] = ready, request
+        self._push(ready, _READY, request)
+
+    def _enter(self, request: Request, now: float) -> None:
+        """Hand a request in whose images and cached blocks are there."""
+        ready, who = self._before.get(request.number, (_NEVER, request))
+        if ready == now and who is request:  # else its client left, or its replica died
+            del self._before[request.number]
+            self._hand_in(request.replica, request, now)
+
+    def _hand_in(self, target: int, request: Request, now: float) -> None:
+        """Hand a request to the engine of a replica."""
         if self._prefills[target]:
             request.left = 0
         self.engines[target].submit(request, now)
-        self.loads[target] += 1
-        self.router_of[target].changed(target)
         end = self._changed(target, now)
         target = self._leaders[target]
         if self._ends[target] == _NEVER:
@@ -407,7 +476,7 @@ class Fleet:
         if i < 0:
             self._take_out(request)
         else:
-            self.engines[i].cancel(request, now)
+            self._withdraw(i, request, now)
             self.loads[i] -= 1
             self.router_of[i].changed(i)
             end, leader = self._changed(i, now), self._leaders[i]
@@ -418,6 +487,27 @@ class Fleet:
             if self.router_of[i].queued:
                 self._dispatch(self.router_of[i], now)
         self._follow(request, now)
+
+    def _withdraw(self, i: int, request: Request, now: float) -> None:
+        """Take a request from its replica, or from before it."""
+        held, cache = self._held.get(i), self.engines[i].cache
+        if held is not None and any(one is request for _, one in held):
+            self._held[i] = deque([pair for pair in held if pair[1] is not request])
+        elif self._before.pop(request.number, None) is None:
+            self.engines[i].cancel(request, now)
+        if request.staged and cache is not None:
+            cache.unstage(request)
+            self._try_held(now)
+
+    def _try_held(self, now: float) -> None:
+        """Fetch the blocks of requests that waited for host memory."""
+        for i in sorted(self._held):
+            held = self._held.pop(i)
+            while held and i not in self._held:
+                ready, request = held.popleft()
+                self._fetch(i, request, now, ready)
+            if held:
+                self._held[i].extend(held)
 
     def _push(self, at: float, kind: int, request: Request) -> None:
         self._number += 1
@@ -483,10 +573,19 @@ class Fleet:
         self.router_of[replica].remove(replica)
         self.draining.discard(replica)
         lost = engine.abandon(now)
+        before = [one for _, one in self._before.values() if one.replica == replica]
+        for one in before:
+            del self._before[one.number]
+        before += [one for _, one in self._held.pop(replica, ())]
+        lost = sorted([*lost, *before], key=lambda one: one.number)
         self._preempted += engine.preemptions
         self.retired.append(engine)
         self.engines[replica] = self._made(self.groups[self.group_of[replica]], replica)
         self.engines[replica].now = now
+        number = self.group_of[replica]
+        far, cache = self._far[number], self.engines[replica].cache
+        if far is not None and cache is not None:
+            far.replace(replica - self.groups[number].first, cache)
         self.loads[replica], self._ends[replica] = 0, _NEVER
         if replica in self._fresh:
             self._fresh.remove(replica)

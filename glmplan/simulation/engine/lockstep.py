@@ -128,10 +128,12 @@ class Lockstep:
     Not modelled: tokens of padding, and the time between the end of a wave of requests and the stop of idle ranks.
     """
 
-    __slots__ = ("_busy", "_clock", "_ranks", "end", "now")
+    __slots__ = ("_busy", "_clock", "_every", "_made", "_ranks", "end", "now")
 
     def __init__(self, ranks: list[SkippingEngine], clock: SharedClock) -> None:
         self._ranks, self._clock = ranks, clock
+        # steps since all ranks were idle, of which every so many may begin with prompts
+        self._made, self._every = 0, ranks[0].settings.prefill_schedule_interval
         self._busy: list[SkippingEngine] = []
         self.now, self.end = 0.0, _NEVER
 
@@ -160,12 +162,14 @@ class Lockstep:
             if rank.end == _NEVER and not rank.waiting:
                 continue
             rank.now = self.now
+            if self._every > 1:
+                rank.owe(-self._made % self._every)
             if rank.plan() < _NEVER:
                 busy.append(rank)
                 steps = min(steps, rank.planned)
         self._busy = busy
         if not busy:
-            self.end = _NEVER
+            self.end, self._made = _NEVER, 0
         elif steps:
             self._plan_run(steps)
         else:
@@ -228,6 +232,7 @@ class Lockstep:
 
         Returns: Number of each rank that had work, and its finished requests.
         """
+        self._made += max(self._busy[0].planned, 1)
         self.now, self.end = self.end, _NEVER
         return [(rank.replica, rank.commit()) for rank in self._busy]
 
@@ -245,6 +250,7 @@ class SteppingLockstep:
 
     def __init__(self, ranks: list[SteppingEngine], clock: SharedClock) -> None:
         self._ranks, self._clock = ranks, clock
+        self._made, self._every = 0, ranks[0].settings.prefill_schedule_interval
         self._busy: list[SteppingEngine] = []
         self.now, self.end = 0.0, _NEVER
 
@@ -263,9 +269,12 @@ class SteppingLockstep:
         """
         for rank in self._ranks:
             rank.now = self.now
+            if self._every > 1:
+                rank.owe(-self._made % self._every)
             rank.plan()
         self._busy = [rank for rank in self._ranks if rank.end < _NEVER]
         self.end = _NEVER
+        self._made = self._made + 1 if self._busy else 0
         if self._busy:
             everyone = sum(rank.step_tokens for rank in self._busy)
             self.end = self.now + max(

@@ -18,6 +18,7 @@ from glmplan.simulation.engine.admission import (
     by_longest_prefix,
     by_priority,
     cache_of,
+    encoding_seconds,
     generated,
     held_blocks,
     loading_seconds,
@@ -121,6 +122,8 @@ class SteppingEngine:
         self.begun = 0.0
         self.late_places = self.late_blocks = 0  # what the last step freed
         self.loading = 0  # blocks that the step loads from host memory
+        self.encoding = 0.0  # time of encoders in the step
+        self.bound = False  # whether the last step with prompt tokens left requests waiting
         self.gone: list[Request] = []  # whose clients left while they were in a step
         self.owed = 0  # decode steps before the next one with prompt tokens
         self.urgent_first = settings.order == "priority"
@@ -224,15 +227,19 @@ class SteppingEngine:
                 self.owed -= 1
             else:
                 self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
-            if self.work:
-                self.owed = self.settings.prefill_decode_interval
-            else:
+            if not self.work:
                 self._decode()
         elif self.in_order or self.slots is not None:
             go_through(self)
-        elif not self._decode():
+        elif not self._decode() and (self.bound or not (self.owed and self.decoding)):
             spent = len(self.decoding) * self.settings.tokens_per_decode
             self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages - spent)
+            self.bound = bool(self.waiting)
+        if self.work:
+            self.owed = self.settings.decode_between
+        elif self.decoding and not self.settings.prefill_first:
+            self.owed = max(self.owed - 1, 0)
+        self.encoding = encoding_seconds(self.work, self.settings)
         if not self.work and not self.decoding:
             self.end = math.inf
             return self.plan() if self.waiting and self.preemptions > preemptions else self.end
@@ -253,7 +260,16 @@ class SteppingEngine:
 
     def loaded(self, seconds: Seconds) -> Seconds:
         """Time of the formed step, which waits for what it loads."""
-        return max(seconds, loading_seconds(self.loading, self.pool, self.settings))
+        return max(seconds + self.encoding, loading_seconds(self.loading, self.pool, self.settings))
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for admission, [-]"""
+        return len(self.waiting) + len(self.unseen)
+
+    def owe(self, steps: int) -> None:
+        """Make so many steps without prompt tokens while requests decode."""
+        self.owed = steps
 
     def commit(self) -> list[Request]:
         """End the step."""

@@ -21,6 +21,10 @@ Engine = SkippingEngine | SteppingEngine
 _SHIFT: Final = 32
 _MASK: Final = (1 << 32) - 1
 _UNLIMITED: Final = 1 << 60
+#: vLLM: age at which the state of engines is read again [s]; waiting requests count so many times more behind a full
+#: KV pool than half of it, [-]
+_COORDINATED: Final = 0.1
+_PENALTY: Final = 6.0
 
 
 class Router:
@@ -49,7 +53,7 @@ class Router:
 
     __slots__ = (
         *("_credit", "_engines", "_groups", "_heap", "_here", "_homes", "_kv", "_loads"),
-        *("_members", "_random", "_read", "_rules", "_turn", "_turns", "_weights"),
+        *("_members", "_random", "_read", "_rules", "_states", "_turn", "_turns", "_weights"),
         *("limit", "order", "queue", "queued", "ready", "routing"),
     )
 
@@ -75,6 +79,7 @@ class Router:
         self._credit = [0.0] * len(weights)
         self._homes: dict[int, int] = {}  # where the turns of a session go
         self._kv: list[tuple[float, int]] = []  # share of the pool in use and number, as read last
+        self._states: list[tuple[int, int, float]] = []  # waiting, all requests and share of the pool, as read last
         self._read = -math.inf
         self._random = Random(rules.seed)
         self._members: dict[int, list[int]] = {}  # ready replicas by group
@@ -147,6 +152,8 @@ class Router:
             choice = self._weighted()
         elif routing == "least-kv":
             choice = self._least_kv(now)
+        elif routing == "waiting-penalty":
+            choice = self._penalised(now)
         elif routing != "least-loaded":
             choice = self._drawn()
             if routing == "power-of-two":
@@ -210,6 +217,34 @@ class Router:
             self._read = now
             self._kv = [(self._engines[i].kv_used(now) / self._engines[i].pool.blocks, i) for i in self.ready]
         return min(self._kv)[1]
+
+    def _penalised(self, now: Seconds) -> int:
+        """Return the replica with the fewest requests, waiting ones counted more.
+
+        References
+        ----------
+        .. [1] vLLM 0.33.0, `vllm/v1/engine/core_client.py` (DPLBAsyncMPClient.get_core_engine_for_request): the larger
+           of the requests sent and those that an engine last reported, and for each waiting one 6 times the share of
+           its KV pool in use above a half; the scan begins one engine further for each request.
+        """
+        ready, loads = self.ready, self._loads
+        if len(self._states) != len(ready) or now - self._read >= _COORDINATED:
+            self._read = now
+            self._states = []
+            for i in ready:
+                engine = self._engines[i]
+                self._states.append((engine.queued, engine.load, engine.kv_used(now) / engine.pool.blocks))
+        best, least, states = 0, math.inf, self._states
+        for step in range(len(ready)):
+            place = (self._turn + step) % len(ready)
+            waiting, there, share = states[place]
+            score = max(loads[ready[place]], there) + waiting * _PENALTY * max(share - 0.5, 0.0)
+            if score < least:
+                best, least = place, score
+        self._turn += 1
+        waiting, there, share = states[best]
+        states[best] = waiting + 1, there + 1, share
+        return ready[best]
 
     def _drawn(self) -> int:
         """Return a random replica."""

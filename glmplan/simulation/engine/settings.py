@@ -17,6 +17,8 @@ from glmplan.units import Ratio
 __all__ = [
     "AS_STEPS_SAY",
     "SCHEDULERS",
+    "TIERS",
+    "CacheTier",
     "EngineSettings",
     "FirstTokens",
     "GatewayRules",
@@ -31,7 +33,10 @@ __all__ = [
 SCHEDULERS: tuple[str, ...] = ("vllm", "sglang", "trtllm", "llama.cpp")
 
 _ADMISSIONS = ("chunk", "no-evict", "max-utilization", "estimate", "slot")
-_ROUTINGS = ("round-robin", "least-loaded", "prefix-aware", "affinity", "random", "power-of-two", "least-kv")
+_ROUTINGS = (
+    *("round-robin", "least-loaded", "prefix-aware", "affinity", "random", "power-of-two", "least-kv"),
+    "waiting-penalty",
+)
 _ORDERS = ("fcfs", "lpm", "priority")
 
 
@@ -92,6 +97,34 @@ class TransferLink:
     def __post_init__(self) -> None:
         if not self.bandwidth > 0 or not self.latency >= 0:
             raise SpecError("needs a positive bandwidth and no negative latency", field="link", value=self.bandwidth)
+
+
+#: kinds of tiers beyond host memory
+TIERS: tuple[str, ...] = ("drive", "shared", "peers")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTier:
+    """Copies of cached tokens beyond host memory.
+
+    Parameters
+    ----------
+    kind : str
+        `drive` (of each replica), `shared` (one pool for all replicas) or `peers` (the host memory of the others).
+    tokens : int
+        Tokens that it holds; those of the host memory for `peers`, [token]
+    link : TransferLink
+        Its link. A shared pool has one for all replicas; the network of a replica is at most as fast.
+    """
+
+    kind: str
+    tokens: int
+    link: TransferLink
+
+    def __post_init__(self) -> None:
+        if self.kind not in TIERS:
+            raise SpecError("is not a tier", field="--kv-tiers", value=self.kind, choices=TIERS)
+        check_whole(self.tokens, "--kv-tiers", 0 if self.kind == "peers" else 1)
 
 
 #: copies behind one router, each of which is simulated [-]
@@ -169,7 +202,8 @@ class EngineSettings:
     routing : str, optional
         `round-robin`, `least-loaded`, `prefix-aware` (where most of the prompt is cached), `affinity` (every turn of a
         session goes where its first one went, single requests to the least loaded), `random`, `power-of-two` (the less
-        loaded of two random ones) or `least-kv` (the smallest share of the KV pool in use).
+        loaded of two random ones), `least-kv` (the smallest share of the KV pool in use) or `waiting-penalty` (vLLM's:
+        the least loaded, where waiting requests count up to four times behind a full KV pool).
     prefill_replicas : int, optional
         Of the replicas, how many only prefill and hand over (disaggregation), [-]
     max_model_len : int, optional
@@ -197,10 +231,19 @@ class EngineSettings:
         vLLM: share of the blocks that stay free when a request is admitted beside others, [-]
     prefill_decode_interval : int, optional
         SGLang: decode steps between two steps with prompt tokens while requests decode, [-]
+    prefill_schedule_interval : int, optional
+        vLLM: steps from one with prompt tokens to the next while requests decode, unless the last one left requests
+        waiting; counted by the server over data-parallel ranks in lockstep, [-]
     host_tokens : int, optional
         Copies of cached tokens that host memory holds for each replica; needs prefix caching, [token]
     host_link : TransferLink, optional
         The link over which they come back; a step waits for what it loads.
+    tiers : tuple of CacheTier, optional
+        Copies beyond host memory, nearest first. A request waits until they are in host memory.
+    image_seconds : float, optional
+        Time in which an encoder computes one image, [s]
+    encoder_cards : int, optional
+        Cards with encoders, for all replicas; without any, the step that begins a prompt encodes its images, [-]
     kept_bytes : float, optional
         llama.cpp: keys and values of prompts that lost their slot which are kept in host memory, [B]
     lockstep : int, optional
@@ -244,6 +287,10 @@ class EngineSettings:
     max_num_active_seqs: int = 0
     watermark: float = 0.0
     prefill_decode_interval: int = 0
+    prefill_schedule_interval: int = 1
+    tiers: tuple[CacheTier, ...] = ()
+    image_seconds: float = 0.0
+    encoder_cards: int = 0
     kept_bytes: float = 0.0
     lockstep: int = 1
 
@@ -272,6 +319,7 @@ class EngineSettings:
             if getattr(self, name) not in choices:
                 raise SpecError("is not known", field=name, value=getattr(self, name), choices=choices)
         self._check_order()
+        self._check_before()
         if self.max_num_batched_tokens * self.pipeline_stages < self.max_num_seqs * self.tokens_per_decode:
             raise SpecError(
                 f"is below max_num_seqs ({self.max_num_seqs}) times the tokens each may decode in a step",
@@ -289,10 +337,23 @@ class EngineSettings:
             value = self.schedule_conservativeness
             raise SpecError("must be a number above 0", field="schedule_conservativeness", value=value)
 
+    def _check_before(self) -> None:
+        """Reject what a request cannot wait for before its prompt."""
+        if self.tiers and not self.host_tokens:
+            raise SpecError("needs --host-tokens: what is fetched is put into host memory first", field="--kv-tiers")
+        check_whole(self.encoder_cards, "encoder_cards", 0)
+        if not 0 <= self.image_seconds < math.inf:
+            raise SpecError("must not be negative", field="image_seconds", value=self.image_seconds)
+
     def _check_order(self) -> None:
         """Reject orders that the scheduler does not know, or does not follow."""
         for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval"):
             check_whole(getattr(self, name), name, 0)
+        check_whole(self.prefill_schedule_interval, "prefill_schedule_interval")
+        ordered = self.order == "priority" or self.long_prefill_token_threshold > 0
+        if (every := self.prefill_schedule_interval) > 1 and ordered:
+            what = "is not simulated with --order priority or --long-prefill-token-threshold"
+            raise SpecError(what, field="prefill_schedule_interval", value=every)
         if self.max_num_active_seqs > self.max_num_seqs:
             most = self.max_num_active_seqs
             raise SpecError(f"is above max_num_seqs ({self.max_num_seqs})", field="max_num_active_seqs", value=most)
@@ -306,6 +367,7 @@ class EngineSettings:
             "max_num_active_seqs": (self.max_num_active_seqs, ("vllm",)),
             "watermark": (self.watermark, ("vllm",)),
             "prefill_decode_interval": (self.prefill_decode_interval, ("sglang",)),
+            "prefill_schedule_interval": (self.prefill_schedule_interval - 1, ("vllm",)),
         }
         for name, (value, knows) in told.items():
             if value and self.scheduler not in knows:
@@ -317,6 +379,12 @@ class EngineSettings:
     def running_limit(self) -> int:
         """Return the most requests that run at once, [-]"""
         return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def decode_between(self) -> int:
+        """Return the steps without prompt tokens after one with them, [-]"""
+        spaced = self.prefill_schedule_interval - 1 if self.lockstep == 1 else 0
+        return self.prefill_decode_interval or spaced
 
     @property
     def first_ratio(self) -> float:

@@ -15,8 +15,9 @@ References
 .. [4] Applied Compute's trie, https://github.com/Applied-Compute/trie README.md (JSON lines with `num_turns` and the
    lengths and tool latencies [s] of each turn).
 .. [5] NVIDIA Dynamo, https://docs.nvidia.com/dynamo/dev/observability/request-traces (JSON lines of the schema
-   `dynamo.request.trace.v1`), and its Agentic Mooncake (Mooncake rows with `request_id`, `wait_for`, `delay` and
-   `tool_wait_ms` [ms]): AISimulate of ai-dynamo, `replay/loadgen`.
+   `dynamo.request.trace.v1`), and its Agentic Mooncake: version 1 (Mooncake rows with `request_id`, `wait_for`, `delay`
+   and `tool_wait_ms` [ms]) of dynamo-data-gen 1.3; version 2 (a header of the schema `dynamo.agentic_mooncake`, then
+   rows with `play_id`, `not_before_ms` and `dependencies` [ms]) of AISimulate of ai-dynamo, `replay/loadgen`.
 .. [6] OpenAI, "What are tokens and how to count them", https://help.openai.com/en/articles/4936856 (one token is
    about four characters of English).
 """
@@ -59,6 +60,8 @@ _FORMS_CONVERSATIONS = {
 _MOST_PARTS = 5_000_000
 #: names of a row of a Mooncake trace, one of which it must have to be taken for one
 _MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
+#: `schema` of the header of Agentic Mooncake since version 2
+_AGENTIC = "dynamo.agentic_mooncake"
 #: columns of a table of our own: a turn begins so long after the answer before
 _OWN = ("session", "wait_s", "input_tokens", "output_tokens")
 
@@ -80,6 +83,9 @@ class Turn:
     after : tuple of int, optional
         Places of the turns that end before this one begins; None for the turn before, () for none: the pause then
         counts from the start of the conversation.
+    pauses : tuple of tuple, optional
+        Pause behind each of `after` instead of `wait`, [s], and True if it counts from the time at which that turn was
+        sent; `wait` is then the earliest time since the start of the conversation.
     """
 
     wait: float
@@ -87,6 +93,7 @@ class Turn:
     output_tokens: int
     content: tuple[tuple[object, int], ...] = ()
     after: tuple[int, ...] | None = None
+    pauses: tuple[tuple[float, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,8 @@ def conversation_form(path: str | Path) -> str:
     for key, (name, _) in _FORMS_CONVERSATIONS.items():
         if key in first:
             return name
+    if first.get("schema") == _AGENTIC:
+        return "Agentic Mooncake"
     if first and not set(_MOONCAKE) & set(first):
         raise _of_no_form(file, line, first)
     if "request_id" in first and any("wait_for" in row for _, row in json_rows(file)):
@@ -471,42 +480,86 @@ def _dynamo(file: Path) -> Iterator[Conversation]:
         yield Conversation(min(one.start for one in calls) - first, _linked(calls))
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One request of Agentic Mooncake, with the requests that it waits for."""
+
+    line: int
+    play: str
+    turn: Turn
+    needs: dict[str, tuple[float, bool]]  # pause behind each, and True if it counts from its sending
+
+
+def _needs(row: dict[str, Any], file: Path, line: int) -> dict[str, tuple[float, bool]]:
+    """Return the dependencies of a row of version 2."""
+    expected = '[{"request_id": "...", "trigger": "completion", "delay_ms": 0.0}, ...]'
+    listed = row.get("dependencies", [])
+    found = {}
+    for one in _part({"dependencies": listed}, "dependencies", list, file, line, expected):
+        who = _part(one, "request_id", str, file, line, expected)
+        if (trigger := one.get("trigger")) not in ("dispatch", "completion"):
+            raise SpecError("is not a trigger", file=file, field=f"line {line}: trigger", value=trigger,
+                            choices=("dispatch", "completion"))  # fmt: skip
+        found[who] = max(seconds_of(one.get("delay_ms"), file, line, "delay_ms") / 1000, 0.0), trigger == "dispatch"
+    return found
+
+
+def _agentic_rows(file: Path) -> Iterator[tuple[str, _Row]]:
+    """Read the rows of both versions of Agentic Mooncake."""
+    block, later, parts = MOONCAKE_BLOCK, False, 0
+    for line, row in json_rows(file):
+        if row.get("schema") == _AGENTIC:
+            later, block = True, _block_of(row.get("block_size"), file, line, "block_size")
+            if row.get("version") != 2:
+                raise SpecError("is not a version that is read", file=file, field=f"line {line}: version",
+                                value=row.get("version"), choices=("2",))  # fmt: skip
+            continue
+        who = _part(row, "request_id", str, file, line, "the name of the request")
+        lengths = _mooncake_lengths(row, file, line)
+        play = _part(row, "play_id", str, file, line, "the name of the play") if later else ""
+        if later:
+            wait, needs = (
+                seconds_of(row.get("not_before_ms"), file, line, "not_before_ms") / 1000,
+                _needs(row, file, line),
+            )
+        else:
+            names = list(dict.fromkeys(map(str, _hashes(row, "wait_for", file, line))))
+            fields = ("delay", "tool_wait_ms") if names else ("timestamp",)
+            wait = sum(seconds_of(row.get(name) or 0.0, file, line, name) for name in fields) / 1000
+            needs = dict.fromkeys(names, (max(wait, 0.0), False))
+        scope = ("play", play) if later else "block"
+        content = _merged(_hashes(row, "hash_ids", file, line), block, lengths[0], scope, ("line", line))
+        parts = _within(parts + 1 + len(content) + len(needs), file, line)
+        turn = Turn(max(wait, 0.0), max(lengths[0], 1), max(lengths[1], 1), content)
+        yield who, _Row(line, play, turn, needs)
+
+
 def _agentic_mooncake(file: Path) -> Iterator[Conversation]:
     import networkx as nx
 
-    rows: dict[str, Turn] = {}
-    needs: dict[str, tuple[int, list[str]]] = {}
-    parts = 0
-    for line, row in json_rows(file):
-        who = str(_part(row, "request_id", str, file, line, "the name of the request"))
-        if who in rows:
-            raise SpecError("is the name of two requests", file=file, field=f"line {line}: request_id", value=who)
-        lengths = _mooncake_lengths(row, file, line)
-        waits = _hashes(row, "wait_for", file, line)
-        names = ("delay", "tool_wait_ms") if waits else ("timestamp",)
-        wait = sum(seconds_of(row.get(name) or 0.0, file, line, name) for name in names) / 1000
-        hashes = _hashes(row, "hash_ids", file, line)
-        content = _merged(hashes, MOONCAKE_BLOCK, lengths[0], "block", ("line", line))
-        parts = _within(parts + 1 + len(content) + len(waits), file, line)
-        rows[who] = Turn(max(wait, 0.0), max(lengths[0], 1), max(lengths[1], 1), content)
-        needs[who] = (line, list(dict.fromkeys(map(str, waits))))
+    rows: dict[str, _Row] = {}
     graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(rows)
-    for who, (line, waits) in needs.items():
-        if missing := [one for one in waits if one not in rows]:
-            raise SpecError("names no request of the file", file=file, field=f"line {line}: wait_for", value=missing[0])
-        graph.add_edges_from((one, who) for one in waits)
+    for who, row in _agentic_rows(file):
+        if who in rows:
+            raise SpecError("is the name of two requests", file=file, field=f"line {row.line}: request_id", value=who)
+        rows[who] = row
+        graph.add_node(who)
+    for who, row in rows.items():
+        field = f"line {row.line}: {'dependencies' if row.play else 'wait_for'}"
+        for one in row.needs:
+            if one not in rows or rows[one].play != row.play:
+                raise SpecError("names no request of the file", file=file, field=field, value=one)
+            graph.add_edge(one, who)
     if not nx.is_directed_acyclic_graph(graph):
         raise SpecError("has requests that wait for each other", file=file, field="wait_for")
     for some in nx.weakly_connected_components(graph):
-        members = sorted(some, key=lambda who: needs[who][0])
+        members = sorted(some, key=lambda who: rows[who].line)
         place = {who: i for i, who in enumerate(members)}
-        start = min(rows[who].wait for who in members if not needs[who][1])
-        yield Conversation(
-            start,
-            tuple(
-                replace(rows[who], wait=rows[who].wait - (0.0 if needs[who][1] else start),
-                        after=tuple(place[one] for one in needs[who][1]))
-                for who in members
-            ),
-        )  # fmt: skip
+        start = min(rows[who].turn.wait for who in members if not rows[who].needs)
+        turns = []
+        for who in members:
+            row = rows[who]
+            after, pauses = tuple(place[one] for one in row.needs), tuple(row.needs.values()) if row.play else ()
+            wait = row.turn.wait - (start if pauses or not after else 0.0)
+            turns.append(replace(row.turn, wait=max(wait, 0.0), after=after, pauses=pauses))
+        yield Conversation(start, tuple(turns))

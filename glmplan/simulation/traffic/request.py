@@ -65,6 +65,7 @@ class Request:
         "done",
         "finish",
         "first",
+        "images",
         "input",
         "joined",
         "key",
@@ -85,6 +86,7 @@ class Request:
         "session",
         "shareable",
         "since",
+        "staged",
         "started",
         "steps",
         "tenant",
@@ -117,6 +119,8 @@ class Request:
         self.started = self.first = self.finish = self.lost = -1.0
         # all of `restart`, spared the call for each simulated request, and what engines count
         self.preemptions = self.cached = self.replica = self.priority = self.done = self.base = self.private = 0
+        self.staged = 0  # blocks at the head of its prompt that were fetched into host memory for it
+        self.images = 0  # in the prompt; negative when they have been encoded
         self.tenant = 0  # in a fleet whose request it is
         self.then: Request | None = None  # a further request that the end of the same one releases
         self.kv_ready = False
@@ -134,6 +138,7 @@ class Request:
         self.private = 0  # blocks of its own
         self.pins = _NOTHING  # shared content it holds, and how many blocks of it
         self.joined = self.token = -1
+        self.images, self.staged = abs(self.images), 0
 
 
 def linked(requests: Sequence[Request]) -> Request | None:

@@ -282,7 +282,7 @@ def request_source(
     >>> source.after(Request(0, 0.0, 1, 1), 7.5).arrival
     7.5
     """
-    if traffic.urgent or traffic.patience is not None:
+    if traffic.marked:
         return _marked(traffic, request_source(traffic.unmarked, count, generator, acceptance, lag, ranks), lag)
     if lag:
         source = request_source(traffic, count, generator, acceptance)
@@ -349,12 +349,13 @@ def _late_after(
 
 
 def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
-    """Return the stream with priorities and patience of its requests."""
+    """Return the stream with priorities, images and patience of its requests."""
 
     def mark(request: Request) -> Request:
         who = request.session if request.session >= 0 else request.number
         # evenly among all, so that no randomness is spent: every part of a golden ratio lies in another place
         request.priority = int((who + 1) * _GOLDEN % 1.0 >= traffic.urgent) if traffic.urgent else 0
+        request.images = int(traffic.images + (request.number + 1) * _GOLDEN % 1.0)
         if traffic.patience is not None:
             request.leaves = request.arrival - lag + traffic.patience
         return request
@@ -424,16 +425,16 @@ def _conversations(
     issued = 0
     running: dict[int, _Running] = {}
 
-    def turns(at: float, who: int, ready: Iterable[tuple[int, float]]) -> list[Request]:
+    def turns(who: int, ready: list[tuple[int, float]]) -> list[Request]:
         nonlocal issued
         made = []
-        for number, wait in ready:
+        for number, begins in ready:
             if issued >= count:
                 break
+            ready += running[who].released(number, begins, sent=True)
             one = recorded[who].turns[number]
             steps = _steps(np.array([one.output_tokens]), acceptance, generator)[0]
             runs = one.content or ((("session", who), one.input_tokens),)
-            begins = at + wait / traffic.speed
             made.append(Request(issued, begins, one.input_tokens, one.output_tokens, steps, runs, who, number))
             issued += 1
         running[who].open += len(made)
@@ -443,15 +444,15 @@ def _conversations(
         who = next(waiting, None)
         if who is None:
             return []
-        running[who] = _Running(recorded[who].turns)
-        return turns(at, who, running[who].first)
+        running[who] = _Running(recorded[who].turns, at, traffic.speed)
+        return turns(who, running[who].first)
 
     def after(request: Request, now: float) -> Request | None:
         who = request.session
         conversation = running[who]
         conversation.open -= 1
-        ready = conversation.released(request.turn) if request.finish >= 0 else ()
-        follows = turns(now, who, ready)
+        ready = conversation.released(request.turn, now) if request.finish >= 0 else []
+        follows = turns(who, ready)
         if conversation.open:
             return linked(follows)
         del running[who]
@@ -489,29 +490,35 @@ def _starts(traffic: Traffic, recorded: list[Conversation], generator: np.random
 class _Running:
     """Which turns of a conversation wait for which."""
 
-    __slots__ = ("_follow", "_missing", "_turns", "first", "open")
+    __slots__ = ("_begins", "_follow", "_missing", "first", "open")
 
-    def __init__(self, turns: tuple[Turn, ...]) -> None:
-        self._turns = turns
+    def __init__(self, turns: tuple[Turn, ...], at: Seconds, speed: Ratio) -> None:
         self.open = 0  # turns that are under way
-        self.first = [(i, turn.wait) for i, turn in enumerate(turns) if turn.after == ()]
-        if all(turn.after is None for turn in turns):
-            self.first = [(0, 0.0)]
-        self._missing = {i: len(turn.after) for i, turn in enumerate(turns) if turn.after}
-        self._follow: dict[int, list[int]] = {}
+        self.first: list[tuple[int, float]] = []  # turns that wait for none, and when they begin
+        self._begins, self._missing = [at] * len(turns), [0] * len(turns)
+        self._follow: dict[int, list[tuple[int, float, bool]]] = {}  # turns behind a turn, as `Turn.pauses`
         for i, turn in enumerate(turns):
-            for before in turn.after or ():
-                self._follow.setdefault(before, []).append(i)
+            before = turn.after if turn.after is not None else (i - 1,) if i else ()
+            self._missing[i] = len(before)
+            if turn.pauses:
+                self._begins[i] += turn.wait / speed
+            elif not before:
+                self.first.append((i, at + turn.wait / speed * (turn.after is not None)))
+            for one, (pause, sent) in zip(before, turn.pauses or [(turn.wait, False)] * len(before), strict=True):
+                self._follow.setdefault(one, []).append((i, pause / speed, sent))
 
-    def released(self, ended: int) -> list[tuple[int, float]]:
-        """Return the turns that waited for this one alone, with their pauses."""
-        if self._turns[ended].after is None:
-            return [(ended + 1, self._turns[ended + 1].wait)] if ended + 1 < len(self._turns) else []
+    def released(self, turn: int, now: Seconds, sent: bool = False) -> list[tuple[int, float]]:
+        """Return the turns that waited for this one alone, and when they begin.
+
+        `sent`: True if it was sent now, False if it ended.
+        """
         ready = []
-        for i in self._follow.get(ended, ()):
-            self._missing[i] -= 1
-            if not self._missing[i]:
-                ready.append((i, self._turns[i].wait))
+        for i, pause, of_sending in self._follow.get(turn, ()):
+            if of_sending is sent:
+                self._missing[i] -= 1
+                self._begins[i] = max(self._begins[i], now + pause)
+                if not self._missing[i]:
+                    ready.append((i, self._begins[i]))
         return ready
 
 

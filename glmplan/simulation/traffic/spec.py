@@ -75,6 +75,8 @@ class Traffic(BaseModel):
         Tokens of its own that a session begins with: files, a task, [token]
     urgent : float, optional
         Share of the requests, or of the sessions, that go before the others where the engine orders by priority, [-]
+    images : float, optional
+        Images of a request in the mean: of 0.3 three requests of ten have one. Their tokens count in `input`, [-]
     patience : float, optional
         Time after which a client that has no token yet closes its connection; none does by default, [s]
 
@@ -113,6 +115,7 @@ class Traffic(BaseModel):
     tool_wait: float = Field(default=5.0, ge=0, le=_LONGEST, allow_inf_nan=False)
     start: int = Field(default=0, ge=0, le=_MOST_TOKENS)
     urgent: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    images: float = Field(default=0.0, ge=0, le=10_000, allow_inf_nan=False)
     patience: float | None = Field(default=None, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
 
     @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", "patience", mode="before")
@@ -149,14 +152,19 @@ class Traffic(BaseModel):
     @property
     def plain(self) -> bool:
         """Return True if requests share no content and arrive in order."""
-        if self.urgent or self.patience is not None:
+        if self.marked:
             return False
         return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
 
     @property
+    def marked(self) -> bool:
+        """Return True if requests have a priority, a patient client or images."""
+        return bool(self.urgent or self.images) or self.patience is not None
+
+    @property
     def unmarked(self) -> Traffic:
-        """Return the same traffic of clients without priority that wait for ever."""
-        return self.model_copy(update={"urgent": 0.0, "patience": None})
+        """Return the traffic without priorities, images and impatient clients."""
+        return self.model_copy(update={"urgent": 0.0, "images": 0.0, "patience": None})
 
     @property
     def peak(self) -> float:

@@ -15,7 +15,7 @@ from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
-from glmplan.simulation.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
+from glmplan.simulation.engine.settings import CacheTier, EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, SimulationOptions, simulate
 from glmplan.simulation.traffic.request import Request
@@ -189,6 +189,134 @@ def test_what_was_thrown_out_comes_back_over_the_link_of_the_host(engine):
     assert without.first - without.arrival == pytest.approx(0.01 + 152 * 1e-4)
     # nine blocks of 1.6 MB over 1 GB/s take longer than the step of 8 tokens
     assert with_host.first - with_host.arrival == pytest.approx(9 * 16 * 1e5 / 1e9)
+
+
+# vLLM 0.33.0 v1/kv_offload/tiering/manager.py (lookup: RETRY until blocks are in host memory), SGLang 0.5.23
+# managers/scheduler.py (_prefetch_kvcache, and requests that wait for it are passed over)
+DOCUMENT = (("a", 200),)
+BLOCK = 16 * 1e5 / 1e8  # over 100 MB/s; of the twelve full blocks of 200 tokens the pool of 16 keeps three
+
+
+def _with_tiers(engine, made, *tiers, replicas=1, pool=256):
+    settings = EngineSettings(
+        prefix_caching=True, host_tokens=192, host_link=TransferLink(1e12), tiers=tiers, replicas=replicas
+    )
+    cluster = Cluster(TABLE, KvPool(pool, 16, bytes_per_token=100_000), settings, engine)
+    return {r.number: r for r in cluster.run(made)}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["drive", "shared"])
+def test_what_left_host_memory_is_fetched_from_a_drive_or_a_pool(engine, kind):
+    made = [Request(i, float(i), 200, 2, runs=((name, 200),)) for i, name in enumerate("aba")]
+    found = _with_tiers(engine, made, CacheTier(kind, 1000, TransferLink(1e8, 0.001)))
+    assert found[2].cached == 12 * 16
+    assert found[2].started == pytest.approx(2.0 + 9 * BLOCK + 0.001)
+    assert found[2].first - found[2].started == pytest.approx(0.01 + 8 * 1e-4)
+    # a request that came meanwhile goes first
+    late = [*[Request(i, float(i), 200, 2, runs=((name, 200),)) for i, name in enumerate("aba")], Request(3, 2.1, 9, 1)]
+    assert _with_tiers(engine, late, CacheTier(kind, 1000, TransferLink(1e8)))[3].first == pytest.approx(2.1 + 0.0109)
+
+
+@BOTH
+def test_transfers_of_two_replicas_queue_on_the_link_of_a_shared_pool_and_not_on_drives(engine):
+    def served(kind):
+        names = "aabbaa"  # round robin: each replica has seen `a` and then lost it
+        made = [Request(i, float(i // 2), 200, 2, runs=((name, 200),)) for i, name in enumerate(names)]
+        return _with_tiers(engine, made, CacheTier(kind, 1000, TransferLink(1e8)), replicas=2)
+
+    drives, pool = served("drive"), served("shared")
+    assert [drives[i].started for i in (4, 5)] == pytest.approx([2.0 + 9 * BLOCK, 2.0 + 9 * BLOCK])
+    assert [pool[i].started for i in (4, 5)] == pytest.approx([2.0 + 9 * BLOCK, 2.0 + 18 * BLOCK])
+
+
+@BOTH
+def test_a_prompt_is_fetched_from_the_host_memory_of_another_replica(engine):
+    peers = CacheTier("peers", 0, TransferLink(1e8))
+    made = [Request(i, float(i), 200, 2, runs=DOCUMENT) for i in range(2)]  # round robin: the second goes elsewhere
+    found = _with_tiers(engine, made, peers, replicas=2, pool=1024)
+    assert found[1].replica == 1 and found[1].cached == 12 * 16
+    assert found[1].started == pytest.approx(1.0 + 12 * BLOCK)
+    alone = _with_tiers(engine, [Request(i, float(i), 200, 2, runs=DOCUMENT) for i in range(2)], replicas=2, pool=1024)
+    assert alone[1].cached == 0 and alone[1].started == 1.0
+
+
+def test_sglang_fetches_no_less_than_256_tokens():
+    def served(tokens):
+        settings = scheduler_settings(
+            "sglang", host_tokens=tokens, host_link=TransferLink(1e12), replicas=2,
+            tiers=(CacheTier("peers", 0, TransferLink(1e8)),), async_scheduling=False,
+        )  # fmt: skip
+        made = [Request(i, float(i), tokens, 2, runs=(("a", tokens),)) for i in range(2)]
+        return {r.number: r for r in _serve(settings, made)[1].values()}[1].cached
+
+    assert served(250) == 0 and served(300) == 18 * 16
+
+
+@pytest.mark.parametrize("kind", ["drive", "shared", "peers"])
+def test_more_and_faster_tiers_find_more_of_conversations(kind):
+    """An endless link finds whatever any host kept, and a slow one makes prompts wait."""
+    found = {}
+    for rate in (None, 1e7, 1e15):
+        tiers = () if rate is None else (CacheTier(kind, 0 if kind == "peers" else 10**6, TransferLink(rate)),)
+        settings = EngineSettings(
+            prefix_caching=True, replicas=3, host_tokens=8000, host_link=TransferLink(1e15), tiers=tiers
+        )
+        service = Service(TABLE, KvPool(4000, 16, 1e4), settings)
+        traffic = parse_traffic("sessions:12", input=200, output=20, turns=6, tool_wait=1.0)
+        summary = simulate(service, traffic, requests=300, options=SimulationOptions(keep=True))
+        assert (summary.requests["cached"] < summary.requests["input_tokens"]).all()
+        found[rate] = summary.requests["cached"].sum(), summary.summary["ttft_mean_ms"]
+    assert found[1e15][0] > 1.2 * found[None][0]
+    assert found[1e15][1] < found[None][1] and found[1e15][1] < found[1e7][1]
+
+
+# vLLM 0.33.0 scheduler.py (_try_schedule_encoder_inputs) and SGLang: encoders run in the step that needs the image
+@BOTH
+def test_images_are_encoded_in_the_step_that_begins_a_prompt_or_on_cards_of_their_own(engine):
+    def served(cards):
+        settings = EngineSettings(image_seconds=0.1, encoder_cards=cards)
+        made = [Request(0, 0.0, 100, 40), Request(1, 0.055, 100, 2), Request(2, 0.055, 100, 2)]
+        made[1].images = made[2].images = 2
+        return _serve(settings, made, engine)[1]
+
+    # from 0.06 s on: a step of 30 ms for 200 prompt tokens, behind four images, in which request 0 waits as well
+    same = served(0)
+    assert same[1].first == same[2].first == pytest.approx(0.06 + 4 * 0.1 + 0.03)
+    assert same[0].finish == pytest.approx(0.02 + 38 * 0.01 + 4 * 0.1 + 0.03)
+    # one card: two images of each request after the other; request 0 does not wait for them
+    apart = served(1)
+    assert apart[1].started == pytest.approx(0.26) and apart[2].started == pytest.approx(0.455, abs=0.01)
+    assert apart[0].finish == pytest.approx(0.02 + 38 * 0.01 + 0.02)
+    two = served(2)
+    assert two[1].started == two[2].started == pytest.approx(0.26)
+
+
+def test_images_of_traffic_are_spread_evenly():
+    service = Service(TABLE, KvPool(10**6), EngineSettings(image_seconds=0.1))
+    found = {}
+    for images in (0.0, 0.25, 2.5):
+        traffic = parse_traffic("constant:1/s", input=100, output=2, images=images)
+        found[images] = simulate(service, traffic, requests=400).summary["ttft_mean_ms"]
+    assert found[0.25] - found[0.0] == pytest.approx(25.0, abs=0.5)
+    assert found[2.5] - found[0.0] == pytest.approx(250.0, abs=0.5)
+
+
+# vLLM 0.33.0 core_client.py (get_core_engine_for_request): requests that wait behind a pool more than half full
+@BOTH
+def test_a_queue_behind_a_full_pool_repels_requests(engine):
+    """Both ranks have three requests; on rank 0 one of them waits for the pool, which two long ones fill."""
+
+    def made():
+        long = [Request(i, 0.0, 1500 if i % 2 == 0 else 40, 60) for i in range(6)]
+        return [*long, Request(6, 0.3, 40, 2)]
+
+    found = {}
+    for routing in ("least-loaded", "waiting-penalty"):
+        settings = EngineSettings(replicas=2, routing=routing, admission="no-evict")
+        found[routing] = _serve(settings, made(), engine, tokens=3200)[1]
+    assert [found["waiting-penalty"][i].replica for i in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert found["least-loaded"][6].replica == 0 and found["waiting-penalty"][6].replica == 1
 
 
 def test_a_session_stays_where_it_began_under_affinity():
@@ -370,9 +498,32 @@ def test_decode_steps_lie_between_two_steps_with_prompt_tokens(engine, interval)
     assert done[1].first == pytest.approx(0.015 + 2 * (0.02 + interval * decode), rel=0.02)
 
 
+# vLLM 0.33.0 scheduler.py (schedule): local_prefill_interval, last_prefill_step, prefill_capacity_bound
+@BOTH
+@pytest.mark.parametrize(("interval", "first"), [(1, 0.08), (2, 0.09), (4, 0.11)])
+def test_so_many_steps_lie_between_two_with_prompts(engine, interval, first):
+    """Steps of 10 ms: prompt 0 until 0.02 s; prompt 1, two chunks of 200 tokens and 30 ms, comes at once."""
+    settings = EngineSettings(prefill_schedule_interval=interval, max_num_batched_tokens=201, max_num_seqs=8)
+    _, done = _serve(settings, [Request(0, 0.0, 100, 200), Request(1, 0.005, 400, 2)], engine)
+    assert done[0].first == pytest.approx(0.02)
+    assert done[1].started == pytest.approx(0.02 + (interval - 1) * 0.01)
+    assert done[1].first == pytest.approx(0.02 + 2 * ((interval - 1) * 0.01 + 0.03))
+
+
+@BOTH
+def test_prompts_that_a_step_left_waiting_end_the_interval(engine):
+    """Of three prompts two fit into the next step with prompts: the third follows at once."""
+    settings = EngineSettings(prefill_schedule_interval=5, max_num_batched_tokens=201, max_num_seqs=8)
+    made = [Request(0, 0.0, 100, 200), *(Request(i, 0.005, 100, 2) for i in (1, 2, 3))]
+    _, done = _serve(settings, made, engine)
+    assert done[1].started == done[2].started == pytest.approx(0.02 + 4 * 0.01)
+    assert done[3].started == pytest.approx(done[2].first)
+
+
 @pytest.mark.parametrize(
     ("scheduler", "change"),
-    [("sglang", {"watermark": 0.1}), ("sglang", {"max_num_active_seqs": 2}), ("vllm", {"prefill_decode_interval": 2}),
+    [("sglang", {"watermark": 0.1}), ("sglang", {"prefill_schedule_interval": 2}),
+      ("sglang", {"max_num_active_seqs": 2}), ("vllm", {"prefill_decode_interval": 2}),
      ("vllm", {"watermark": 1.0}), ("vllm", {"max_num_active_seqs": 4096})],
 )  # fmt: skip
 def test_rules_of_another_engine_are_refused(scheduler, change):

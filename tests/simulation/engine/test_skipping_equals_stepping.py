@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.engine import SkippingEngine
 from glmplan.simulation.engine.reference import SteppingEngine
-from glmplan.simulation.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
+from glmplan.simulation.engine.settings import CacheTier, EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.simulation.engine.step_table import ShortSteps, StepTable
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.request import Request
@@ -109,10 +109,12 @@ SCHEDULERS = st.sampled_from(["vllm", "sglang", "trtllm", "max-utilization", "un
     together=st.sampled_from([None, None, 1, 3]),
     order=st.sampled_from(["fcfs", "fcfs", "lpm"]),
     host=st.sampled_from([0, 2000, 50_000]),
+    every=st.sampled_from([1, 1, 2, 5]),
+    images=st.sampled_from([0, 0, 3]),
 )
 def test_every_finish_time_agrees_to_a_nanosecond(
     seed, count, rate, scheduler, seqs, budget, tokens, block, stages, sessions, draft, table, ahead, whole, together,
-    order, host,
+    order, host, every, images,
 ):  # fmt: skip
     changes = {
         "max_num_batched_tokens": budget,
@@ -124,6 +126,8 @@ def test_every_finish_time_agrees_to_a_nanosecond(
         "reserve_full_isl": whole,
         "prefill_max_requests": together,
         "order": order,
+        "image_seconds": 0.037 if images else 0.0,
+        "prefill_schedule_interval": every if scheduler in ("vllm", "unchunked") else 1,
     }
     if scheduler == "max-utilization":
         engine_settings = scheduler_settings("trtllm", admission="max-utilization", **changes)
@@ -136,7 +140,14 @@ def test_every_finish_time_agrees_to_a_nanosecond(
             engine_settings, host_tokens=host, host_link=TransferLink(bandwidth=1e9, latency=1e-3)
         )
     pool = KvPool(tokens, block, bytes_per_token=100_000)
-    cluster, done = _both(TABLES[table], pool, engine_settings, lambda: _requests(seed, count, rate, sessions, draft))
+
+    def make():
+        made = _requests(seed, count, rate, sessions, draft)
+        for request in made[:: images or count]:
+            request.images = images
+        return made
+
+    cluster, done = _both(TABLES[table], pool, engine_settings, make)
     assert len(done) + sum(cluster.rejected.values()) == count
     for request in done.values():
         assert request.arrival <= request.started <= request.first <= request.finish
@@ -197,22 +208,42 @@ def test_replicas_that_meet_at_arrivals_serve_as_those_on_one_clock_do(
     assert [row[4] for row in meeting] == sorted(row[4] for row in meeting)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAR = {
+    "drive": (CacheTier("drive", 3000, TransferLink(2e8, 1e-3)),),
+    "shared": (CacheTier("shared", 30_000, TransferLink(1e8)),),
+    "peers": (CacheTier("peers", 0, TransferLink(3e8)),),
+    "all": (
+        CacheTier("drive", 2000, TransferLink(2e9)),
+        CacheTier("peers", 0, TransferLink(3e8, 1e-4)),
+        CacheTier("shared", 50_000, TransferLink(1e8)),
+    ),
+}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**9),
     replicas=st.integers(2, 4),
-    routing=st.sampled_from(["prefix-aware", "prefix-aware", "least-loaded", "round-robin", "affinity"]),
+    routing=st.sampled_from(
+        ["prefix-aware", "prefix-aware", "least-loaded", "round-robin", "affinity", "waiting-penalty"]
+    ),
     users=st.integers(0, 12),
     wait=st.sampled_from([0.0, 0.4, 3.0]),
     tokens=st.sampled_from([1500, 3000, 9000]),
     draft=st.sampled_from([None, Acceptance(3, 0.7)]),
     ahead=st.booleans(),
-    host=st.sampled_from([0, 4000, 100_000]),
+    host=st.sampled_from([0, 600, 4000, 100_000]),
+    far=st.sampled_from([None, *FAR]),
+    cards=st.sampled_from([0, 0, 2]),
+    patience=st.sampled_from([None, None, 0.3]),
 )
 @example(
-    seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None, ahead=False, host=0
-)
-def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wait, tokens, draft, ahead, host):
+    seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None, ahead=False, host=0,
+    far=None, cards=0, patience=None,
+)  # fmt: skip
+def test_conversations_on_replicas_agree_too(
+    seed, replicas, routing, users, wait, tokens, draft, ahead, host, far, cards, patience
+):
     """Where a turn goes depends on what each cache holds when it arrives, in the middle of a run as well."""
     engine_settings = EngineSettings(
         max_num_batched_tokens=512,
@@ -224,11 +255,15 @@ def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wai
         async_scheduling=ahead,
         host_tokens=host,
         host_link=TransferLink(bandwidth=1e10),
+        tiers=FAR[far] if far and host else (),
+        image_seconds=0.05,
+        encoder_cards=cards,
     )
     load = {"users": users} if users else {"rate": 1.5}
     traffic = Traffic(
-        kind="sessions", input=60, output=40, jitter=0.5, turns=5, tool_wait=wait, shared_prefix=70, ramp=2.0, **load
-    )
+        kind="sessions", input=60, output=40, jitter=0.5, turns=5, tool_wait=wait, shared_prefix=70, ramp=2.0,
+        images=0.3, patience=patience, **load
+    )  # fmt: skip
 
     def source():
         return request_source(traffic, 60, np.random.default_rng(seed), draft)
@@ -240,7 +275,8 @@ def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wai
         return sources[-1].arrivals
 
     cluster, done = _both(AFFINE, KvPool(tokens, 16, 1e5), engine_settings, arrivals, lambda: sources[-1].after)
-    assert len(done) + sum(cluster.rejected.values()) == 60
+    assert len(done) + cluster.left + sum(cluster.rejected.values()) == 60
+    assert all(one.cached < one.input for one in done.values())
 
 
 @pytest.mark.parametrize("think", [0.0, 0.7])

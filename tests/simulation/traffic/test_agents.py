@@ -98,6 +98,21 @@ def test_a_fan_out_runs_beside_each_other_and_joins_at_the_slowest():
     assert plan.finish == pytest.approx(0.5 + 50 * 0.01)
 
 
+def test_version_2_of_agentic_mooncake_counts_from_sending_or_end_and_not_before_a_time():
+    """Steps of 10 ms. By hand: `side` begins 250 ms after `plan` is sent, at 0.75 s, and ends at 2.75 s."""
+    table, pool = StepTable.affine(base=0.01), KvPool(1_000_000, 16)
+    source = request_source(parse_traffic(f"trace:{TRACES / 'agentic-mooncake-2.jsonl'}"), 99, np.random.default_rng(0))
+    cluster = Cluster(table, pool, scheduler_settings("vllm", async_scheduling=False))
+    ended = {(one.session, one.turn): one for one in cluster.run(source.arrivals, source.after)}
+    plan, side, answer, late, other = (ended[key] for key in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0)))
+    assert (plan.arrival, side.arrival) == (0.5, 0.75)
+    assert plan.finish == pytest.approx(1.0) and side.finish == pytest.approx(2.75)
+    assert answer.arrival == pytest.approx(plan.finish + 4.0)  # later than 10 ms after `side`
+    assert late.arrival == 60.0  # not as `answer` ends
+    assert (answer.cached, late.cached) == (240, 304)  # the prompt before and whole blocks of its answer
+    assert other.arrival == 90.0 and other.cached == 0  # block names hold within a play
+
+
 @pytest.mark.parametrize("name", ["weka-subagents.json", "applied-compute.jsonl"])
 def test_agents_without_times_need_users_and_each_user_runs_one_at_a_time(name):
     service = Service(StepTable.affine(base=0.01), KvPool(1_000_000, 16), scheduler_settings("vllm"), front_end=0.01)
@@ -116,6 +131,11 @@ def test_requests_that_one_end_releases_are_linked_once():
 WEKA = '{"block_size": 64, "requests": [%s]}'
 APPLIED = {"num_turns": 1, "input_prompt_length": 9, "assistant_response_length": [1], "tool_call_output_length": [1],
            "tool_call_latency": [0.1], "final_assistant_response_length": 5}  # fmt: skip
+HEADER = '{"schema": "dynamo.agentic_mooncake", "version": %d, "block_size": 64}\n'
+ROW_2 = (
+    '{"request_id": "a", "play_id": "p", "input_length": 5, "output_length": 5, "hash_ids": [1], "not_before_ms": 0, '
+    '"dependencies": [%s]}'
+)
 ROW = '{"request_id": "a", "input_length": 5, "output_length": 5, "hash_ids": [1], "wait_for": [%s]}\n'
 
 
@@ -136,6 +156,13 @@ ROW = '{"request_id": "a", "input_length": 5, "output_length": 5, "hash_ids": [1
         (ROW % '"b"', ["line 1: wait_for", "b"]),
         (ROW % '"a"', ["wait_for", "each other"]),
         (ROW % "" * 2, ["line 2: request_id", "two requests"]),
+        (HEADER % 3, ["line 1: version", "3"]),
+        (HEADER % 2 + ROW_2 % '{"request_id": "a", "trigger": "end", "delay_ms": 0}', ["line 2: trigger", "end"]),
+        (
+            HEADER % 2 + ROW_2 % '{"request_id": "b", "trigger": "dispatch", "delay_ms": 0}',
+            ["line 2: dependencies", "b"],
+        ),
+        (HEADER % 2 + ROW % "", ["line 2: play_id"]),
     ],
 )
 def test_a_broken_recording_of_agents_is_told_with_line_and_field(tmp_path, text, words):
