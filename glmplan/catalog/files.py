@@ -33,6 +33,7 @@ __all__ = [
     "MOST_OF_RUNS",
     "archive_of",
     "data_folder",
+    "entry_file",
     "fits_folder",
     "fits_in",
     "open_file",
@@ -448,11 +449,25 @@ def data_folder(name: str) -> Path:
     return _folder(name)
 
 
+def entry_file(folder: Path, file: str) -> Path | None:
+    """Return a data file named after an entry, or None.
+
+    Names come from files of other people: one that is a path, or too long for a file, names no data file.
+
+    Examples
+    --------
+    >>> models = data_folder("model_specs")
+    >>> entry_file(models, "glm-5.1.toml").name, entry_file(models, "../model_specs/glm-5.1.toml")
+    ('glm-5.1.toml', None)
+    """
+    return folder / file if os.path.basename(file) == file and os.path.isfile(folder / file) else None
+
+
 @lru_cache(maxsize=len(_FOLDERS))
 def _folder(name: str) -> Path:
     package = Path(__file__).parents[1]
     for folder in (package / "_data" / name, package.parent / name):
-        if folder.is_dir():
+        if os.path.isdir(folder):
             return folder
     raise SpecError("is missing from this installation of glmplan; install it again", value=name)
 

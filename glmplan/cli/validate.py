@@ -375,7 +375,7 @@ def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, 
         raise SpecError("has no journal to go on with", field="--resume", value=str(out))
     # it locks the folder, so no other run writes to the lines that are read
     journal = Journal(path, endpoint.outside)
-    lines = Journal.read(path) if path is not None and path.is_file() else []
+    lines = Journal.read(path) if path is not None and os.path.isfile(path) else []
     if not any(line["kind"] == "begin" for line in lines):
         return journal, []  # killed before it measured: the run starts anew
     if not report.resume:

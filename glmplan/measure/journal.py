@@ -127,7 +127,7 @@ class Journal:
 
     def _end_torn_line(self, path: Path) -> None:
         """End a line torn by a crash, so that later lines are complete."""
-        if path.is_file() and path.stat().st_size and self._handle is not None:
+        if os.path.isfile(path) and os.path.getsize(path) and self._handle is not None:
             with open_file(path) as (stream, size):
                 stream.seek(size - 1)
                 if stream.read(1) != b"\n":

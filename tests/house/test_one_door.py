@@ -152,3 +152,16 @@ def test_every_reader_of_what_people_bring_is_fuzzed(sources, root):
     assert not (set(FUZZED) | OTHER | SHIPPED) - found
     broken = {name for names in FUZZED.values() for name in names}
     assert broken | {"json"} == set(fuzz.readers())
+
+
+def test_no_path_is_asked_whether_it_exists_by_methods_that_raise(sources):
+    """Those of `Path` raise for a name too long or a folder without permission (Python 3.11); `os.path` answers no."""
+    found = [
+        f"{source.name}:{node.lineno}: {called(node)}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        # a member of an archive is asked whether it is a folder
+        if called(node).endswith((".is_file", ".is_dir", ".exists"))
+        and called(node) not in ("part.is_dir", "os.path.exists")
+    ]
+    assert not found, "\n".join(["", *found])

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,8 @@ CASES = {
     "a column in a list": ("m.toml", "[columns]\nhardware = ['B']\n", MAP, "columns.hardware"),
     "blocks that are no list": ("t.jsonl", TRACE.replace("[[1]]", '{"a": 1}'), ("simulate", "llama-3.1-8b", "--on",
                                 "1xh100-sxm", "--traffic", "trace:t.jsonl"), "line 1"),
+    "a file's name too long": ("x", "", ("fit", "llama-3.1-8b", "--on", f"2x{'a' * 3000}.toml"), "too long"),
+    "a report too long": ("x", "", ("report", f"{'a' * 3000}.json", "--out", "r.html"), "model"),
     "a portfolio of numbers": ("p.toml", "classes = [3]\n", ("hybrid", "p.toml"), "p.toml"),
 }  # fmt: skip
 
@@ -72,6 +75,17 @@ def test_a_stack_of_more_layers_than_any_model_has_is_refused_before_it_is_writt
     assert len(expand_stack(f"a*{MOST_LAYERS}")) == MOST_LAYERS
     with pytest.raises(ValueError, match="layers"):
         expand_stack(f"((a*1000)*1000)*{10**18}")
+
+
+@pytest.mark.parametrize("name", ["../prices/api", "a" * 3000])
+def test_a_name_in_a_file_is_never_a_path_of_our_data(name, tmp_path, monkeypatch, capsys):
+    """Recipes are files named after models: a table of prices was read as one, and a long name raised `OSError`."""
+    monkeypatch.chdir(tmp_path)
+    whole = (ROOT / "model_specs" / "llama-3.1-8b.toml").read_text(encoding="utf-8")
+    Path("m.toml").write_text(whole.replace('name = "llama-3.1-8b"', f'name = "{name}"', 1))
+    with suppress(SystemExit):
+        main([*"fit m.toml --on 1xh100-sxm --users 1".split()])
+    assert "FITS" in capsys.readouterr().out
 
 
 def text(words):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -478,5 +479,5 @@ def writable(path: str | Path, endings: Sequence[str], *, overwrite: bool) -> No
     found = Path(path)
     if found.suffix.lower() not in endings:
         raise SpecError("ends in none of the ways that can be written", file=path, value=found.suffix, choices=endings)
-    if found.exists() and not overwrite:
+    if os.path.exists(found) and not overwrite:
         raise SpecError("is there already: give another name, or say --overwrite", file=path)
