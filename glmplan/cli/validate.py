@@ -179,7 +179,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     from glmplan.measure.predicted_steps import consistent, worst
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.prediction.step_models import site_calibration
-    from glmplan.present.validation_page import compared_json, html_page
+    from glmplan.present.validation_page import compared_json, html_page, prepare_plots
 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
@@ -190,6 +190,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     ignored = ignored_in_plan(server.plan) if server.plan is not None else ""
     if ignored:
         say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
+    if report.out is not None:
+        prepare_plots()
     record, journal, ended_by = _climb(endpoint, ladder, client, report)
     # measurements are on disk before any computation
     kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})

@@ -53,6 +53,8 @@ CASES = {
                                 "1xh100-sxm", "--traffic", "trace:t.jsonl"), "line 1"),
     "a file's name too long": ("x", "", ("fit", "llama-3.1-8b", "--on", f"2x{'a' * 3000}.toml"), "too long"),
     "a report too long": ("x", "", ("report", f"{'a' * 3000}.json", "--out", "r.html"), "model"),
+    "a length that is no number": ("x", "", ("simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic",
+                                            "sessions:4,input=abc"), "input"),
     "a portfolio of numbers": ("p.toml", "classes = [3]\n", ("hybrid", "p.toml"), "p.toml"),
 }  # fmt: skip
 
@@ -84,7 +86,7 @@ def test_a_name_in_a_file_is_never_a_path_of_our_data(name, tmp_path, monkeypatc
     whole = (ROOT / "model_specs" / "llama-3.1-8b.toml").read_text(encoding="utf-8")
     Path("m.toml").write_text(whole.replace('name = "llama-3.1-8b"', f'name = "{name}"', 1))
     with suppress(SystemExit):
-        main([*"fit m.toml --on 1xh100-sxm --users 1".split()])
+        main([*["fit", "m.toml", "--on", "1xh100-sxm", "--users", "1"]])
     assert "FITS" in capsys.readouterr().out
 
 

@@ -30,7 +30,8 @@ def test_the_bill_lists_each_dependency_of_users_and_no_tool_of_developers():
 #: licences as the sources state them; the rest says what was looked for
 _STATED = re.compile(
     r"(Apache-2\.0|BSD-3-Clause|CC-BY-4\.0|GPL-3\.0|MIT)( \(.+\))?|this project's( own documents)?"
-    r"|no(t stated by| licence file at) the source( \(an? (issue|gist)\))?|not stated in the part of the page that was read"
+    r"|no(t stated by| licence file at) the source( \(an? (issue|gist)\))?"
+    r"|not stated in the part of the page that was read"
 )
 
 
