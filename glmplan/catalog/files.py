@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "MOST_COLUMNS",
     "MOST_OF_A_FILE",
     "MOST_OF_A_PART",
     "MOST_OF_RUNS",
@@ -66,6 +67,8 @@ __all__ = [
 MOST_OF_A_FILE = 64 * 2**20
 #: most bytes of a file of runs or a log, unpacked: as JSON it takes some twenty times that in memory
 MOST_OF_RUNS = 128 * 2**20
+#: columns of a spreadsheet program, which a CSV may have too
+MOST_COLUMNS = 16_384
 #: longest line of a trace [B]
 _LONGEST_LINE = 16 * 2**20
 #: depth of JSON: published configs and results have ten levels at most
@@ -274,7 +277,12 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
 
     rows = csv.reader(io.StringIO(read_text(path, most=most), newline=""))
     try:
-        return list(rows)
+        cells = list(rows)
+        wide = next((number for number, row in enumerate(cells, 1) if len(row) > MOST_COLUMNS), None)
+        if wide is not None:
+            message = f"row {wide} has {len(cells[wide - 1]):,} cells, at most {MOST_COLUMNS:,}"
+            raise SpecError(message, file=path)
+        return cells
     except csv.Error as error:
         raise SpecError(f"line {rows.line_num} is not a line of a CSV: {error}", file=path) from None
 

@@ -55,6 +55,9 @@ CASES = {
     "a report too long": ("x", "", ("report", f"{'a' * 3000}.json", "--out", "r.html"), "model"),
     "a length that is no number": ("x", "", ("simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic",
                                             "sessions:4,input=abc"), "input"),
+    "a release of 5,000 digits": ("x", "", (*FIT, "1xh100-sxm", "--engine-version", "9" * 5000), "digits"),
+    "200,000 columns": ("w.csv", "Description," + "x," * 200_000 + "\nL40S\n",
+                        ("sheet", "check", "w.csv", "--model", "llama-3.1-8b"), "16,384"),
     "a portfolio of numbers": ("p.toml", "classes = [3]\n", ("hybrid", "p.toml"), "p.toml"),
 }  # fmt: skip
 
@@ -115,3 +118,16 @@ def test_some_hundred_wrong_files_and_options_raise_nothing_foreign():
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT,
                           env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_a_recording_is_read_once_for_all_samples_of_an_answer(tmp_path, monkeypatch, capsys):
+    """A file of 8 MB was read 21 times: 8 s of CPU for 20 requests."""
+    from glmplan.simulation.traffic import conversations
+
+    read, reader = [], conversations._dynamo
+    monkeypatch.setattr(conversations, "_dynamo", lambda file: read.append(file) or reader(file))
+    file = tmp_path / "t.jsonl"
+    file.write_bytes((ROOT / "tests/data/traces/dynamo-request-trace.jsonl").read_bytes())
+    with suppress(SystemExit):
+        main(["simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", f"trace:{file}", "--requests", "5"])
+    assert "TTFT" in capsys.readouterr().out and read == [file]
