@@ -107,7 +107,8 @@ async def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat
 
     It does not compete with the client for one core. A signal waits neither for its start nor for its end.
     """
-    command = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
+    # -P: modules are never taken from the folder of the user, which may hold a json.py of other people
+    command = [sys.executable, "-P", "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(

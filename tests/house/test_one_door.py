@@ -165,3 +165,10 @@ def test_no_path_is_asked_whether_it_exists_by_methods_that_raise(sources):
         and called(node) not in ("part.is_dir", "os.path.exists")
     ]
     assert not found, "\n".join(["", *found])
+
+
+def test_our_own_processes_take_no_modules_from_the_current_folder(sources):
+    """`python -m` looks there first; a folder of other people may hold a json.py."""
+    lists = [node for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.List)]
+    started = [ast.unparse(node) for node in lists if "sys.executable" in ast.unparse(node)]
+    assert started and not [one for one in started if "'-P', '-m'" not in one]

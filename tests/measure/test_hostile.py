@@ -19,6 +19,7 @@ from hostile_server import writings
 
 from glmplan.measure import ladder
 from glmplan.measure.client import Client, Endpoint
+from glmplan.measure.overhead import null_server_process
 from glmplan.measure.redaction import Outside
 
 CLI = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
@@ -336,3 +337,17 @@ def test_a_signal_does_not_wait_for_a_page_that_does_not_come():
         return await ladder._unless(stop, asyncio.sleep(10 * HANGS, {"requests": 1.0}), client, 0.05)
 
     assert asyncio.run(hold()) is None
+
+
+def test_modules_in_the_folder_of_the_user_are_never_run(tmp_path, monkeypatch):
+    """The null server was started with `-m`, which looks for `http` in the current folder first."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("http", "json", "asyncio", "ssl"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\nraise SystemExit(1)\n")
+
+    async def started():
+        async with null_server_process() as url:
+            return url
+
+    assert asyncio.run(started()).startswith("http://127.0.0.1:")
+    assert not (tmp_path / "ran").exists()
