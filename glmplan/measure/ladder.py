@@ -218,7 +218,7 @@ def _ended(record: LadderRecord, guard: Guard, stop: asyncio.Event, journal: Jou
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T], client: Client, more: Seconds = 0.0) -> _T | None:
-    """Return the result of work, or None if it is not done `more` seconds after `stop` is set."""
+    """Return the result of work, or None `more` seconds after `stop`."""
     patience = client.patience
     limit = _MEETING + 4 * (patience.first_token + patience.stall)
     task, ending = asyncio.create_task(work), asyncio.create_task(stop.wait())

@@ -103,7 +103,10 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
 
 
 def prepare_plots() -> None:
-    """Load what plots need: more than a second of CPU, which no signal should wait for at the end of a run."""
+    """Load the libraries of plots.
+
+    They take more than a second of CPU, which no signal should wait for at the end of a run.
+    """
     with suppress(SpecError):
         check_extra("vl_convert", field="plots")
         chart_svg(rows_chart([{"level": 1.0, "value": 1.0}]).mark_point().encode(x="level:Q", y="value:Q"), "")

@@ -169,6 +169,11 @@ def test_no_path_is_asked_whether_it_exists_by_methods_that_raise(sources):
 
 def test_our_own_processes_take_no_modules_from_the_current_folder(sources):
     """`python -m` looks there first; a folder of other people may hold a json.py."""
-    lists = [node for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.List)]
-    started = [ast.unparse(node) for node in lists if "sys.executable" in ast.unparse(node)]
-    assert started and not [one for one in started if "'-P', '-m'" not in one]
+    started = [
+        [ast.unparse(word) for word in words[:2]]
+        for source in sources
+        for node in ast.walk(source.tree)
+        for words in [getattr(node, "elts", getattr(node, "args", None))]
+        if isinstance(words, list) and words and ast.unparse(words[0]) == "sys.executable"
+    ]
+    assert len(started) == 2 and all(second == "'-P'" for _, second in started)
