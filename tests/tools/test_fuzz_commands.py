@@ -131,3 +131,12 @@ def test_a_recording_is_read_once_for_all_samples_of_an_answer(tmp_path, monkeyp
     with suppress(SystemExit):
         main(["simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", f"trace:{file}", "--requests", "5"])
     assert "ttft" in capsys.readouterr().out and read == [file]
+
+
+@pytest.mark.parametrize("column", ["input_tokens", "output_tokens", "concurrency", "num_requests", "tp"])
+def test_no_number_of_a_run_bounds_a_loop_unread(column):
+    """A prompt of 10³⁰⁰ tokens took more than 4 s of CPU in `predict --runs`."""
+    from glmplan.io.runs.columns import COLUMNS
+
+    with pytest.raises(ValueError, match="larger than any"):
+        COLUMNS[column].number("1e300")
