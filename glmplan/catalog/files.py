@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "MOST_COLUMNS",
     "MOST_OF_A_FILE",
     "MOST_OF_A_PART",
     "MOST_OF_RUNS",
     "archive_of",
     "data_folder",
+    "entry_file",
     "fits_folder",
     "fits_in",
     "open_file",
@@ -65,6 +67,8 @@ __all__ = [
 MOST_OF_A_FILE = 64 * 2**20
 #: most bytes of a file of runs or a log, unpacked: as JSON it takes some twenty times that in memory
 MOST_OF_RUNS = 128 * 2**20
+#: columns of a spreadsheet program, which a CSV may have too
+MOST_COLUMNS = 16_384
 #: longest line of a trace [B]
 _LONGEST_LINE = 16 * 2**20
 #: depth of JSON: published configs and results have ten levels at most
@@ -273,7 +277,12 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
 
     rows = csv.reader(io.StringIO(read_text(path, most=most), newline=""))
     try:
-        return list(rows)
+        cells = list(rows)
+        wide = next((number for number, row in enumerate(cells, 1) if len(row) > MOST_COLUMNS), None)
+        if wide is not None:
+            message = f"row {wide} has {len(cells[wide - 1]):,} cells, at most {MOST_COLUMNS:,}"
+            raise SpecError(message, file=path)
+        return cells
     except csv.Error as error:
         raise SpecError(f"line {rows.line_num} is not a line of a CSV: {error}", file=path) from None
 
@@ -448,11 +457,25 @@ def data_folder(name: str) -> Path:
     return _folder(name)
 
 
+def entry_file(folder: Path, file: str) -> Path | None:
+    """Return a data file named after an entry, or None.
+
+    Names come from files of other people: one that is a path, or too long for a file, names no data file.
+
+    Examples
+    --------
+    >>> models = data_folder("model_specs")
+    >>> entry_file(models, "glm-5.1.toml").name, entry_file(models, "../model_specs/glm-5.1.toml")
+    ('glm-5.1.toml', None)
+    """
+    return folder / file if os.path.basename(file) == file and os.path.isfile(folder / file) else None
+
+
 @lru_cache(maxsize=len(_FOLDERS))
 def _folder(name: str) -> Path:
     package = Path(__file__).parents[1]
     for folder in (package / "_data" / name, package.parent / name):
-        if folder.is_dir():
+        if os.path.isdir(folder):
             return folder
     raise SpecError("is missing from this installation of glmplan; install it again", value=name)
 

@@ -75,7 +75,7 @@ def command(
     write = {Form.text: accuracy_text, Form.json: accuracy_json, Form.csv: accuracy_csv, Form.md: accuracy_page}
     say(write[form](found), end="")
     docs = data_folder("calibration").parent / "docs"
-    if page is None and docs.is_dir() and fit is None:
+    if page is None and os.path.isdir(docs) and fit is None:
         page = docs / "accuracy.md"
     if page is not None:
         from glmplan.present.accuracy_plots import accuracy_plots
@@ -105,7 +105,7 @@ def _holdout(page: Path | None) -> None:
             day = datetime.date.today().isoformat()
             lines = holdout_lines(found, held, date=day, commit=_commit(root))
     say(holdout_page(lines), end="")
-    if page is None and (root / "docs").is_dir():
+    if page is None and os.path.isdir(root / "docs"):
         page = root / "docs" / "accuracy-holdout.md"
     if page is not None:
         for file in record_holdout(lines, page):

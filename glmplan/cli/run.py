@@ -112,6 +112,11 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
     except GlmplanError as error:
         print(error_words(error), file=sys.stderr)
         raise SystemExit(2) from None
+    except ValueError as error:
+        if "integer string conversion" not in str(error):  # the limit of Python, which no number of ours reaches
+            raise
+        print(error_words("a number in a file or option has thousands of digits"), file=sys.stderr)
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("glmplan: interrupted", file=sys.stderr)
         raise SystemExit(130) from None

@@ -179,7 +179,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     from glmplan.measure.predicted_steps import consistent, worst
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.prediction.step_models import site_calibration
-    from glmplan.present.validation_page import compared_json, html_page
+    from glmplan.present.validation_page import compared_json, html_page, prepare_plots
 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
@@ -190,6 +190,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     ignored = ignored_in_plan(server.plan) if server.plan is not None else ""
     if ignored:
         say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
+    if report.out is not None:
+        prepare_plots()
     record, journal, ended_by = _climb(endpoint, ladder, client, report)
     # measurements are on disk before any computation
     kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
@@ -375,7 +377,7 @@ def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, 
         raise SpecError("has no journal to go on with", field="--resume", value=str(out))
     # it locks the folder, so no other run writes to the lines that are read
     journal = Journal(path, endpoint.outside)
-    lines = Journal.read(path) if path is not None and path.is_file() else []
+    lines = Journal.read(path) if path is not None and os.path.isfile(path) else []
     if not any(line["kind"] == "begin" for line in lines):
         return journal, []  # killed before it measured: the run starts anew
     if not report.resume:

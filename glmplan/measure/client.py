@@ -28,6 +28,7 @@ from glmplan.measure.redaction import Outside, api_key
 from glmplan.units import Seconds, TokenCount, Tokens, finite_number
 
 __all__ = [
+    "PAGE_SECONDS",
     "Chunk",
     "Client",
     "Endpoint",
@@ -185,7 +186,7 @@ class EventParser:
         line = b"".join(self._rest)
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip(b" "))
-        elif line and not line.startswith(_FIELDS):
+        elif line and not line.startswith(_FIELDS) and not b"data:".startswith(line):
             raise MalformedStream("expected a server-sent event", line)
         return [b"\n".join(self._data)] if self._data else []
 
@@ -417,7 +418,7 @@ def least_prompt_tokens(sent: TokenCount) -> Tokens:
 _RESENT = 2
 _STREAMS_OF_A_POOL = 16
 #: limits of a page: size [B] and time [s]
-_LARGEST_PAGE, _PAGE_SECONDS = 8 * 2**20, 10.0
+_LARGEST_PAGE, PAGE_SECONDS = 8 * 2**20, 10.0
 #: bytes read of a rejection [B]
 _REFUSAL = 4096
 #: `httpx` messages of a closed connection; other protocol errors mean that the server does not speak HTTP
@@ -490,7 +491,7 @@ class Client:
         for pool in self._pools:
             await pool.aclose()
 
-    async def page(self, address: str, *, body: Any = None, seconds: Seconds = _PAGE_SECONDS) -> tuple[int, bytes]:
+    async def page(self, address: str, *, body: Any = None, seconds: Seconds = PAGE_SECONDS) -> tuple[int, bytes]:
         """Return status and body of a page; bounded in time and size.
 
         With `body` the JSON is posted.
@@ -542,26 +543,40 @@ class Client:
                     continue
             except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, TimeoutError, MalformedStream) as error:
                 record.outcome = self._why(error, record)
-                record.detail = self._said(error)
+                record.detail = self._said(error, record)
                 if record.outcome is Outcome.LOST and not record.status and record.retries < _RESENT:
                     # the server had closed a kept-alive connection; nothing was received
                     record.retries += 1
                     continue
             except Exception as error:
                 # any other failure is a named fault and does not end the run
-                record.outcome, record.detail = Outcome.UNFORESEEN, self._said(error)
+                record.outcome, record.detail = Outcome.UNFORESEEN, self._said(error, record)
             if record.outcome is not Outcome.DONE:
                 record.e2e = max(self.clock() - record.start, record.e2e)
             return record
 
-    def _said(self, error: BaseException) -> str:
+    def _said(self, error: BaseException, record: RequestRecord) -> str:
         """Return the error text, server output last and redacted before cutting."""
+        if not str(error):  # a time limit has no text of its own
+            return self._limit(error, record)
         got = (
             f", got {self.outside.clean(error.got.decode(errors='replace'), 80)!r}"
             if isinstance(error, MalformedStream) and error.got
             else ""
         )
         return self.outside.clean(f"{type(error).__name__}: {error}") + got
+
+    def _limit(self, error: BaseException, record: RequestRecord) -> str:
+        patience = self.patience
+        if isinstance(error, httpx.ConnectTimeout):
+            return f"no connection within {patience.connect:g} s"
+        if not isinstance(error, TimeoutError | httpx.TimeoutException):
+            return type(error).__name__
+        if self.clock() - record.start >= patience.whole:
+            return f"no end of the answer within {patience.whole:g} s"
+        if record.chunks:
+            return f"no token for {patience.stall:g} s after {record.chunks} chunks"
+        return f"no first token within {patience.first_token:g} s"
 
     def _why(self, error: BaseException, record: RequestRecord) -> Outcome:
         if isinstance(error, MalformedStream | httpx.DecodingError | httpx.LocalProtocolError):
@@ -668,8 +683,12 @@ class Client:
         for data in parser.rest():
             if data.strip() == b"[DONE]":
                 yield None, self.clock()
-            else:
-                yield read_chunk(data), self.clock()
+                return
+            try:
+                chunk = read_chunk(data)
+            except MalformedStream:
+                raise ConnectionError("the stream ended within an event") from None
+            yield chunk, self.clock()
 
     async def _refused(self, response: httpx.Response, record: RequestRecord) -> None:
         body = b""

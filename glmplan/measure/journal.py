@@ -16,6 +16,8 @@ __all__ = ["Journal"]
 
 #: ten million requests of about 200 B [B]
 _LARGEST = 1 << 31
+#: every line begins so
+_BEGIN = b'{"kind": "'
 
 
 class Journal:
@@ -81,10 +83,13 @@ class Journal:
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """Return the lines of a journal without an incomplete last one."""
+        """Return the lines of a journal without incomplete ones.
+
+        Each kill or power failure may leave one: the begin of a line, also filled with zeros. A step whose line is
+        lost is measured again.
+        """
         lines = read_bytes(path, most=_LARGEST).split(b"\n")
         lines_read: list[dict[str, Any]] = []
-        torn = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -94,9 +99,7 @@ class Journal:
                 value = None
             if isinstance(value, dict) and "kind" in value:
                 lines_read.append(value)
-            elif value is None and torn == 0:
-                torn = number
-            else:
+            elif value is not None or not _BEGIN.startswith(line.rstrip(b"\0")[: len(_BEGIN)]):
                 raise SpecError(f"line {number}: expected a line of a journal", file=path)
         return lines_read
 
@@ -127,7 +130,7 @@ class Journal:
 
     def _end_torn_line(self, path: Path) -> None:
         """End a line torn by a crash, so that later lines are complete."""
-        if path.is_file() and path.stat().st_size and self._handle is not None:
+        if os.path.isfile(path) and os.path.getsize(path) and self._handle is not None:
             with open_file(path) as (stream, size):
                 stream.seek(size - 1)
                 if stream.read(1) != b"\n":

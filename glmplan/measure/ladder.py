@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from glmplan.errors import NoServer, SpecError
 from glmplan.io.runs.columns import COLUMNS
@@ -43,8 +43,11 @@ __all__ = [
 ]
 
 
+_T = TypeVar("_T")
 #: time limit for probing a server, besides its first answers [s]
 _MEETING = 900.0
+#: time for the counters of a step that a signal ended [s]
+_LAST_PAGE = 0.5
 #: share of impossible token counts above which a step is unusable [-]
 _DOUBTFUL = 0.01
 #: draft tokens per step above which a counter is wrong; published drafts and trees have tens [token]
@@ -183,10 +186,10 @@ async def climb(
                 if stop.is_set() or guard.reason:
                     break
                 guard.next_step()
-                before = await read_gauges(client)
+                before = await _unless(stop, read_gauges(client), client) or {}
                 measured = await run()
                 step = _result(level, measured, plan)
-                step.server = changed(before, await read_gauges(client))
+                step.server = changed(before, await _unless(stop, read_gauges(client), client, _LAST_PAGE) or {})
                 _tell_from_counters(step)
                 step.cards = cards.summary()
                 step.complete = not stop.is_set() and not guard.reason
@@ -214,13 +217,15 @@ def _ended(record: LadderRecord, guard: Guard, stop: asyncio.Event, journal: Jou
     return record
 
 
-async def _unless(stop: asyncio.Event, meeting: Coroutine[Any, Any, PromptMaker], client: Client) -> PromptMaker | None:
-    """Return the prompt maker, or None if `stop` is set while probing."""
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T], client: Client, more: Seconds = 0.0) -> _T | None:
+    """Return the result of work, or None `more` seconds after `stop`."""
     patience = client.patience
     limit = _MEETING + 4 * (patience.first_token + patience.stall)
-    task, ending = asyncio.create_task(meeting), asyncio.create_task(stop.wait())
+    task, ending = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((task, ending), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done() and not task.done() and more:
+            await asyncio.wait((task,), timeout=more)
         if task.done():
             return task.result()
         if ending.done():

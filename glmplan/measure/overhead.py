@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -101,13 +101,14 @@ class NullServer:
         return headers.get(b"connection", b"").lower() != b"close"
 
 
-@contextmanager
-def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat: bool = False) -> Iterator[str]:
+@asynccontextmanager
+async def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat: bool = False) -> AsyncIterator[str]:
     """Run the server in its own process and yield its address.
 
-    It does not compete with the client for one core.
+    It does not compete with the client for one core. A signal waits neither for its start nor for its end.
     """
-    command = [sys.executable, "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
+    # -P: modules are never taken from the folder of the user, which may hold a json.py of other people
+    command = [sys.executable, "-P", "-m", "glmplan.measure.overhead", str(pace), str(first), str(int(chat))]
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
@@ -117,18 +118,15 @@ def null_server_process(*, pace: Seconds = 0.0, first: Seconds = 0.0, chat: bool
     late = threading.Timer(_PATIENCE, process.kill)
     late.start()
     try:
-        url = process.stdout.readline().decode().strip()
+        url = (await asyncio.to_thread(process.stdout.readline)).decode().strip()
         late.cancel()
         yield url
     finally:
         late.cancel()
+        process.kill()
+        process.wait()
         process.stdin.close()
         process.stdout.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 async def _serve_until_stdin_closes(pace: float, first: float, chat: bool) -> None:
@@ -182,18 +180,20 @@ async def measure_overhead(
     `together` starts all streams at once, as a burst does, instead of over the length of an answer. The result includes
     the null server's delays: it is an upper bound.
     """
-    with null_server_process(pace=pace, chat=chat) as url:
-        async with Client(Endpoint(url, "null", chat=chat)) as client:
-            await client.send("warm up", 2)
-            apart = 0.0 if together else tokens * pace / streams
+    async with (
+        null_server_process(pace=pace, chat=chat) as url,
+        Client(Endpoint(url, "null", chat=chat)) as client,
+    ):
+        await client.send("warm up", 2)
+        apart = 0.0 if together else tokens * pace / streams
 
-            async def one(number: int) -> RequestRecord:
-                await asyncio.sleep(number * apart)
-                return await client.send("a b c d", tokens)
+        async def one(number: int) -> RequestRecord:
+            await asyncio.sleep(number * apart)
+            return await client.send("a b c d", tokens)
 
-            begin, busy = time.perf_counter(), time.process_time()
-            records = await asyncio.gather(*(one(number) for number in range(streams)))
-            wall, busy = time.perf_counter() - begin, time.process_time() - busy
+        begin, busy = time.perf_counter(), time.process_time()
+        records = await asyncio.gather(*(one(number) for number in range(streams)))
+        wall, busy = time.perf_counter() - begin, time.process_time() - busy
     done = [record for record in records if record.outcome is Outcome.DONE]
     count = max(len(done), 1)
     return Overhead(

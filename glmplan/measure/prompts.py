@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ def _local(path: str) -> Callable[[str], Awaitable[int | None]]:
 
     file = Path(path)
     try:
-        loaded = Tokenizer.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
+        loaded = Tokenizer.from_file(str(file / "tokenizer.json" if os.path.isdir(file) else file))
     except Exception as error:  # the package raises bare Exception
         raise SpecError(f"cannot be read: {error}", field="--tokenizer", value=path) from None
 

@@ -16,7 +16,7 @@ import httpx
 
 from glmplan.catalog.files import parse_json
 from glmplan.errors import NoServer, SpecError
-from glmplan.measure.client import Client, MalformedStream
+from glmplan.measure.client import PAGE_SECONDS, Client, MalformedStream
 from glmplan.units import Tokens
 
 __all__ = ["ServerFacts", "changed", "parse_metrics", "read_gauges", "read_server"]
@@ -131,7 +131,9 @@ async def read_server(client: Client) -> ServerFacts:
     except MalformedStream:
         pass  # an unusable page still shows that there is a server
     except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
-        why = client.outside.clean(f"{type(error).__name__}: {error}")
+        late = isinstance(error, TimeoutError | httpx.TimeoutException)
+        why = f"no whole page within {PAGE_SECONDS:g} s" if late else f"{type(error).__name__}: {error}"
+        why = client.outside.clean(why.removesuffix(": "))
         raise NoServer(f"answers nothing: {why}", field="--url", value=client.endpoint.url) from None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def other_name(typed: str, name: str) -> list[str]:
     last = typed.strip().rstrip("/").rpartition("/")[2]
     if last.lower().startswith(name) or Path(typed).suffix in (".json", ".gguf", ".toml", ".safetensors"):
         return []
-    return [] if Path(typed).is_dir() else [f"{last}: planned as {name}, which has the same shape"]
+    return [] if os.path.isdir(typed) else [f"{last}: planned as {name}, which has the same shape"]
 
 
 def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:

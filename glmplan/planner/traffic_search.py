@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -174,8 +174,7 @@ def mean_request(traffic: Traffic) -> tuple[int, int, int]:
 
 def _stamp(path: str) -> float:
     """Return the modification time of a file; 0 if it is missing."""
-    file = Path(path)
-    return file.stat().st_mtime if file.is_file() else 0.0
+    return os.path.getmtime(path) if os.path.isfile(path) else 0.0
 
 
 @lru_cache(maxsize=16)

@@ -7,6 +7,7 @@ calibration starts from the spreads of `site_spread` and the noise `SITE_NOISE`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -356,7 +357,7 @@ def effects_in(folder: Path, engine: str) -> Effects:
     """Return the fit of one engine in a folder."""
     shared = read_toml(folder / "shared.toml")
     own = folder / f"{engine}.toml"
-    special = read_toml(own) if own.exists() else {}
+    special = read_toml(own) if os.path.exists(own) else {}
     if shared.get("columns") != list(COLUMNS) or shared.get("levels") != list(LEVELS):
         raise SpecError(
             "was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml"

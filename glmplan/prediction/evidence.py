@@ -9,6 +9,7 @@ high concurrency it is mostly queueing, which errs more and to one side; with ca
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -547,7 +548,7 @@ def refused_widths() -> dict[str, float]:
 
 @lru_cache(maxsize=8)
 def _read(folder: Path) -> dict[str, float]:
-    if not (folder / FILE).exists():
+    if not os.path.exists(folder / FILE):
         return {}
     widths = {kind: max(float(row[0]), 1.0) for kind, row in read_toml(folder / FILE)["stretch"].items()}
     like = {kind: [widths[name] for name in names if name in widths] for kind, names in LIKE.items()}

@@ -56,8 +56,8 @@ class Load(ClosedLoop):
         one micro-batch.
     shared_prompt : bool
         True if all requests have one context and prompt, cached once.
-    replicas : int
-        Servers with this load each, [-]; rates are their sum.
+    replicas : float
+        Servers with this load each, [-]; rates are their sum. A share if only some of the ranks have this load.
     ranks : int
         Data-parallel ranks, [-], each with its share of users, budget and pool; 1 models all as one engine with evenly
         distributed requests.
@@ -72,7 +72,7 @@ class Load(ClosedLoop):
     cached_rest: float = 64.0
     bunched: float = 1.0
     shared_prompt: bool = False
-    replicas: int = 1
+    replicas: float = 1
     ranks: int = 1
     joins: bool = False
 
@@ -243,7 +243,7 @@ def _arrays(found: LoadMetrics) -> Iterator[np.ndarray]:
 
 def _under(load: Load) -> LoadMetrics:
     metrics = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
-    if load.replicas > 1:
+    if load.replicas != 1:
         # a request sees one server; rates count all servers
         together = {name: metrics.figures[name] for name in TOGETHER if name in metrics.figures}
         scaled = {name: replace(one, scale=one.scale * load.replicas) for name, one in together.items()}

@@ -50,18 +50,38 @@ def split_users(users: np.ndarray, replicas: int) -> Split:
 def whole_loads(load: Load) -> tuple[Load, ...]:
     """Return the loads of replicas with whole numbers of users.
 
-    `load` is the mean over replicas; it is returned if its concurrency is whole.
+    `load` is the mean over replicas; it is returned if its concurrency is whole. Data-parallel ranks on which requests
+    wait are split too: a load where all ranks are as full as the fuller ones, and one where none is, each with the
+    share of its ranks as replicas.
 
     Examples
     --------
     >>> [(one.concurrency, one.replicas) for one in whole_loads(Load(1.5, 100, 10, replicas=2, phase="serving"))]
     [(2.0, 1), (1.0, 1)]
+    >>> [(one.concurrency, one.replicas) for one in whole_loads(Load(5.0, 100, 10, max_requests=4, ranks=4))]
+    [(8.0, 0.25), (4.0, 0.75)]
     """
+    return tuple(part for one in _of_replicas(load) for part in _of_ranks(one))
+
+
+def _of_ranks(load: Load) -> tuple[Load, ...]:
+    whole = load.concurrency.is_integer()  # a mean over a run is no number of users
+    few, more = divmod(int(load.concurrency), load.ranks) if whole else (0, 0)
+    if load.phase != "serving" or not (few and more) or few + 1 <= load.max_requests // load.ranks:
+        return (load,)
+    share = more / load.ranks
+    return (
+        replace(load, concurrency=float((few + 1) * load.ranks), replicas=load.replicas * share),
+        replace(load, concurrency=float(few * load.ranks), replicas=load.replicas * (1.0 - share)),
+    )
+
+
+def _of_replicas(load: Load) -> tuple[Load, ...]:
     users = load.concurrency * load.replicas
     total = round(users)
     if load.replicas == 1 or total % load.replicas == 0 or abs(users - total) > _WHOLE * users:
         return (load,)
-    parts = split_users(np.array([total]), load.replicas)
+    parts = split_users(np.array([total]), int(load.replicas))
     return tuple(
         replace(load, concurrency=float(each), replicas=int(count))
         for each, count in zip(parts.users, parts.replicas, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def month_lines(way: Way) -> list[tuple[str, float]]:
 def is_plan(path: str) -> bool:
     """Return True if an argument names a JSON file with a schema, not a model."""
     file = Path(path)
-    if file.suffix != ".json" or not file.is_file():
+    if file.suffix != ".json" or not os.path.isfile(file):
         return False
     content = read_json(file)
     return isinstance(content, dict) and "schema" in content

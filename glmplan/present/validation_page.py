@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from glmplan.errors import SpecError
@@ -99,6 +100,16 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
         parts.append("</ol>")
     parts += ["<h2>The server</h2>", _facts_table(record)]
     return page(title, "\n".join(parts))
+
+
+def prepare_plots() -> None:
+    """Load the libraries of plots.
+
+    They take more than a second of CPU, which no signal should wait for at the end of a run.
+    """
+    with suppress(SpecError):
+        check_extra("vl_convert", field="plots")
+        chart_svg(rows_chart([{"level": 1.0, "value": 1.0}]).mark_point().encode(x="level:Q", y="value:Q"), "")
 
 
 def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:

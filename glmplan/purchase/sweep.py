@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -732,7 +733,7 @@ class Checkpoints:
     def read(self) -> list[Block]:
         """Return the blocks of an interrupted run of the same sweep."""
         file = self.folder / _FILE
-        if not file.exists():
+        if not os.path.exists(file):
             return []
         if read_text(file) != self._question:
             message = "holds parts of another sweep: delete it, or write to another file"

@@ -167,7 +167,7 @@ class _Worker:
         own = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "glmplan.service.worker", str(limits.memory), limits.calibration,
+            sys.executable, "-P", "-m", "glmplan.service.worker", str(limits.memory), limits.calibration,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=inherited | own,
             start_new_session=True,
         )  # fmt: skip

@@ -93,5 +93,5 @@ def prefer_compiled() -> None:
     suffix = EXTENSION_SUFFIXES[0]
     files = {name: folder.joinpath(*name.split(".")) for name in (*MODULES, f"{GROUP}__mypyc")}
     files = {name: file.with_name(file.name + suffix) for name, file in files.items()}
-    if all(file.exists() for file in files.values()):
+    if all(os.path.exists(file) for file in files.values()):
         sys.meta_path.insert(0, _CompiledFirst(files))

@@ -152,3 +152,28 @@ def test_every_reader_of_what_people_bring_is_fuzzed(sources, root):
     assert not (set(FUZZED) | OTHER | SHIPPED) - found
     broken = {name for names in FUZZED.values() for name in names}
     assert broken | {"json"} == set(fuzz.readers())
+
+
+def test_no_path_is_asked_whether_it_exists_by_methods_that_raise(sources):
+    """Those of `Path` raise for a name too long or a folder without permission (Python 3.11); `os.path` answers no."""
+    found = [
+        f"{source.name}:{node.lineno}: {called(node)}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        # a member of an archive is asked whether it is a folder
+        if called(node).endswith((".is_file", ".is_dir", ".exists"))
+        and called(node) not in ("part.is_dir", "os.path.exists")
+    ]
+    assert not found, "\n".join(["", *found])
+
+
+def test_our_own_processes_take_no_modules_from_the_current_folder(sources):
+    """`python -m` looks there first; a folder of other people may hold a json.py."""
+    started = [
+        [ast.unparse(word) for word in words[:2]]
+        for source in sources
+        for node in ast.walk(source.tree)
+        for words in [getattr(node, "elts", getattr(node, "args", None))]
+        if isinstance(words, list) and words and ast.unparse(words[0]) == "sys.executable"
+    ]
+    assert len(started) == 2 and all(second == "'-P'" for _, second in started)

@@ -165,6 +165,17 @@ class Hostile:
             ]
             writer.write(bodies[self.posts // 2 % len(bodies)])
             return
+        if habit == "cut" and self.posts % 2 and not learning:
+            # within an event: the stream ends, a chunk of the transfer is missing, the connection is reset
+            half, long = token()[:-20], b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            whole = [STREAM + token() + half, long + b"Transfer-Encoding: chunked\r\n\r\nff\r\n" + token() + half,
+                     long + b"Content-Length: 4000\r\n\r\n" + token() + half, STREAM + token() + b"da"]  # fmt: skip
+            writer.write(whole[self.posts // 2 % len(whole)])
+            await writer.drain()
+            if self.posts % 4 == 3:
+                await asyncio.sleep(0.02)
+                writer.transport.abort()
+            return
         if habit == "lies" and not learning:
             told["usage"]["prompt_tokens"] = 1_000_000
         times = 2 if habit == "doubles" and not learning else 1

@@ -1,5 +1,6 @@
 """The command against server processes that do harm: it ends, it tells, it keeps secrets, and nothing is false."""
 
+import asyncio
 import base64
 import csv
 import json
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 from hostile_server import writings
 
+from glmplan.measure import ladder
+from glmplan.measure.client import Client, Endpoint
+from glmplan.measure.overhead import null_server_process
 from glmplan.measure.redaction import Outside
 
 CLI = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
@@ -120,7 +124,7 @@ def test_before_the_ladder_nothing_is_endless(tmp_path, habit, meant):
         _, complained = ended(process)
     assert process.returncode == meant, complained.decode()
     assert b"Traceback" not in complained and time.monotonic() - begin < HANGS / 2
-    said = {"endless-first": b"goes on", "drip": b"answers nothing"}.get(habit, b"")
+    said = {"endless-first": b"goes on", "drip": b"answers nothing: no whole page within 10 s\n"}.get(habit, b"")
     assert said in complained
 
 
@@ -193,6 +197,23 @@ def test_counts_that_cannot_be_make_the_row_unusable_with_the_reason(tmp_path, h
         assert not [
             name for name, cell in row.items() if cell and ("per_s" in name or name.startswith(("ttft", "tpot")))
         ]
+
+
+def test_streams_cut_within_an_event_are_lost_and_the_rest_is_measured(tmp_path):
+    """A cut event was called malformed, as if the server spoke another protocol."""
+    with hostile("cut") as url:
+        more = "--requests", "24", "--max-errors", "1", "--timeout", "20", "--model", "m"
+        code, said, complained, _ = validated(url, tmp_path / "run", *more)
+    assert "Traceback" not in complained and code == 0, complained
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert [step["outcomes"] for step in record["steps"]] == [{"done": 12, "lost": 12}] * 2
+    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    lost = [line for line in lines if line.get("outcome") == "lost"]
+    assert len(lost) == 24 and all(line["ttft"] > 0 and not line["detail"].endswith(": ") for line in lost)
+    assert any("within an event" in line["detail"] for line in lost)
+    rows = list(csv.DictReader((tmp_path / "run" / "runs.csv").open()))
+    assert len(rows) == 2 and all("12 lost" in row["notes"] and row["ttft_mean_ms"] for row in rows)
+    assert all(float(row["num_requests"]) == 12 for row in rows)
 
 
 def test_a_page_of_a_proxy_is_malformed_and_not_empty(tmp_path):
@@ -279,3 +300,54 @@ def test_a_journal_of_a_run_that_was_killed_before_it_measured_is_begun_anew(tmp
         process = started(url, tmp_path / "run", *QUICK, *resume)
         _, complained = ended(process)
     assert b"journal" not in complained and b"holds a run" not in complained, complained.decode()
+
+
+LOADED = """import sys, glmplan.cli.validate as command
+climb, modules = command._climb, set()
+def noted(*words):
+    found = climb(*words)
+    modules.update(sys.modules)
+    return found
+command._climb = noted
+try:
+    from glmplan.cli import main
+    main(sys.argv[1:])
+finally:
+    sys.stderr.write(f"loaded at the end: {sorted(set(sys.modules) - modules)}")
+"""
+
+
+def test_a_signal_waits_for_no_imports_before_the_files_are_written(tmp_path):
+    """The plots of a report took more than a second of CPU to import: ten seconds on a busy machine."""
+    with hostile("") as url:
+        words = ["validate", "--url", url, "--out", str(tmp_path / "run"), "--users", "1,2", "--input", "16"]
+        command = [sys.executable, "-c", LOADED, *words, "--output", "4", *QUICK]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        _, complained = ended(process)
+    assert process.returncode == 0 and "<svg" in (tmp_path / "run" / "report.html").read_text()
+    late = complained.decode().partition("loaded at the end: ")[2]
+    assert late and not re.search("altair|vl_convert|jsonschema|glmplan.prediction", late)
+
+
+def test_a_signal_does_not_wait_for_a_page_that_does_not_come():
+    async def hold():
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, stop.set)
+        client = Client(Endpoint("http://127.0.0.1:9/v1", "m"))
+        return await ladder._unless(stop, asyncio.sleep(10 * HANGS, {"requests": 1.0}), client, 0.05)
+
+    assert asyncio.run(hold()) is None
+
+
+def test_modules_in_the_folder_of_the_user_are_never_run(tmp_path, monkeypatch):
+    """The null server was started with `-m`, which looks for `http` in the current folder first."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("http", "json", "asyncio", "ssl"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\nraise SystemExit(1)\n")
+
+    async def started():
+        async with null_server_process() as url:
+            return url
+
+    assert asyncio.run(started()).startswith("http://127.0.0.1:")
+    assert not (tmp_path / "ran").exists()

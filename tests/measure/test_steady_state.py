@@ -166,10 +166,18 @@ def test_a_line_torn_by_a_crash_is_left_out_and_the_next_run_goes_on_behind_it(t
     assert [line["level"] for line in Journal.read(file)] == [1, 2]
 
 
+@pytest.mark.parametrize("torn", [b'{"kind": "request", "sta', b'{"ki', b'{"kind": "re\0\0\0', b"\0" * 40])
+def test_a_line_torn_by_each_of_two_crashes_is_left_out(tmp_path, torn):
+    """The second one was refused, so a run that was killed twice could not go on."""
+    file = tmp_path / "journal.jsonl"
+    file.write_bytes(b'{"kind": "begin"}\n' + torn + b'\n{"kind": "step", "level": 1}\n' + torn)
+    assert [line["kind"] for line in Journal.read(file)] == ["begin", "step"]
+
+
 def test_a_file_that_is_no_journal_is_refused(tmp_path):
     file = tmp_path / "x"
     file.write_text("hello\nthere\n")
-    with pytest.raises(SpecError, match="line 2"):
+    with pytest.raises(SpecError, match="line 1"):
         Journal.read(file)
     with pytest.raises(SpecError, match="cannot be read"):
         Journal.read(tmp_path / "none")

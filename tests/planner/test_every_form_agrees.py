@@ -194,3 +194,15 @@ def test_servers_whose_pools_are_full_add_up_as_those_that_run_all_their_users()
     assert many.simulated and many.total_rate.value > few.total_rate.value
     sums = 2 * alone.users[0].total_rate.value + alone.users[1].total_rate.value
     assert many.total_rate.value == pytest.approx(sums)
+
+
+def test_users_who_wait_on_ranks_of_one_server_are_whole_too():
+    """Seven users on six ranks of one request each had the rates of seven ranks, 16 those of 5.3: 3,166 and 2,435."""
+    words = {"weights": "bf16", "engine": "vllm", "input": 2048, "output": 512, "max_num_seqs": 1}
+    found = fit_answer(PlanRequest("qwen3.5-2b", "6xgb200", users="6,7,12,16", **words), changes=False)
+    assert found.holding.terms.dp == 6
+    full, seven, twice, sixteen = (row.total_rate.value for row in found.users)
+    assert full <= seven <= twice <= sixteen <= 1.02 * full
+    first, waiting = found.users[0].ttft.value, found.users[2].ttft.value
+    # of seven requests in the time of one, one waits for a whole answer
+    assert found.users[1].ttft.value == pytest.approx((5 * first + waiting) / 6, rel=0.05)

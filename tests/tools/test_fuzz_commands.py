@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ CASES = {
     "a column in a list": ("m.toml", "[columns]\nhardware = ['B']\n", MAP, "columns.hardware"),
     "blocks that are no list": ("t.jsonl", TRACE.replace("[[1]]", '{"a": 1}'), ("simulate", "llama-3.1-8b", "--on",
                                 "1xh100-sxm", "--traffic", "trace:t.jsonl"), "line 1"),
+    "a file's name too long": ("x", "", ("fit", "llama-3.1-8b", "--on", f"2x{'a' * 3000}.toml"), "too long"),
+    "a report too long": ("x", "", ("report", f"{'a' * 3000}.json", "--out", "r.html"), "model"),
+    "a length that is no number": ("x", "", ("simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic",
+                                            "sessions:4,input=abc"), "input"),
+    "a release of 5,000 digits": ("x", "", (*FIT, "1xh100-sxm", "--engine-version", "9" * 5000), "digits"),
+    "200,000 columns": ("w.csv", "Description," + "x," * 200_000 + "\nL40S\n",
+                        ("sheet", "check", "w.csv", "--model", "llama-3.1-8b"), "16,384"),
     "a portfolio of numbers": ("p.toml", "classes = [3]\n", ("hybrid", "p.toml"), "p.toml"),
 }  # fmt: skip
 
@@ -72,6 +80,17 @@ def test_a_stack_of_more_layers_than_any_model_has_is_refused_before_it_is_writt
     assert len(expand_stack(f"a*{MOST_LAYERS}")) == MOST_LAYERS
     with pytest.raises(ValueError, match="layers"):
         expand_stack(f"((a*1000)*1000)*{10**18}")
+
+
+@pytest.mark.parametrize("name", ["../prices/api", "a" * 3000])
+def test_a_name_in_a_file_is_never_a_path_of_our_data(name, tmp_path, monkeypatch, capsys):
+    """Recipes are files named after models: a table of prices was read as one, and a long name raised `OSError`."""
+    monkeypatch.chdir(tmp_path)
+    whole = (ROOT / "model_specs" / "llama-3.1-8b.toml").read_text(encoding="utf-8")
+    Path("m.toml").write_text(whole.replace('name = "llama-3.1-8b"', f'name = "{name}"', 1))
+    with suppress(SystemExit):
+        main([*["fit", "m.toml", "--on", "1xh100-sxm", "--users", "1"]])
+    assert "FITS" in capsys.readouterr().out
 
 
 def text(words):
@@ -99,3 +118,25 @@ def test_some_hundred_wrong_files_and_options_raise_nothing_foreign():
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT,
                           env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_a_recording_is_read_once_for_all_samples_of_an_answer(tmp_path, monkeypatch, capsys):
+    """A file of 8 MB was read 21 times: 8 s of CPU for 20 requests."""
+    from glmplan.simulation.traffic import conversations
+
+    read, reader = [], conversations._dynamo
+    monkeypatch.setattr(conversations, "_dynamo", lambda file: read.append(file) or reader(file))
+    file = tmp_path / "t.jsonl"
+    file.write_bytes((ROOT / "tests/data/traces/dynamo-request-trace.jsonl").read_bytes())
+    with suppress(SystemExit):
+        main(["simulate", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", f"trace:{file}", "--requests", "5"])
+    assert "ttft" in capsys.readouterr().out and read == [file]
+
+
+@pytest.mark.parametrize("column", ["input_tokens", "output_tokens", "concurrency", "num_requests", "tp"])
+def test_no_number_of_a_run_bounds_a_loop_unread(column):
+    """A prompt of 10³⁰⁰ tokens took more than 4 s of CPU in `predict --runs`."""
+    from glmplan.io.runs.columns import COLUMNS
+
+    with pytest.raises(ValueError, match="larger than any"):
+        COLUMNS[column].number("1e300")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +53,10 @@ class Move:
 
 
 def _folder(old: Path) -> Path:
-    folder = old if old.is_dir() else old.parent
-    if (folder / "step").is_dir():
+    folder = old if os.path.isdir(old) else old.parent
+    if os.path.isdir(folder / "step"):
         folder = folder / "step"
-    if not (folder / "shared.toml").exists() and not (folder / FILE).exists():
+    if not os.path.exists(folder / "shared.toml") and not os.path.exists(folder / FILE):
         raise SpecError("holds no fit of `glmplan calibrate`", field="--against", value=str(old))
     return folder
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
@@ -181,7 +182,7 @@ def _line(table: _Scored, mine: np.ndarray, names: tuple[str, str, str, str, str
 def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
     """Return the lines of all tests, oldest first; empty without any."""
     path = Path(file)
-    if not path.exists():
+    if not os.path.exists(path):
         return ()
     rows = read_table(path)
     names = tuple(one.name for one in fields(HoldoutLine))

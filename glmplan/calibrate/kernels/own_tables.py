@@ -6,6 +6,7 @@ PyTorch products repeat the larger tables. They test a fit with cold operands on
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Beside:
 def own_parts() -> tuple[str, ...]:
     """Return the accelerators with own tables."""
     return tuple(
-        sorted(folder.name for folder in (data_folder("calibration") / "kernels").iterdir() if folder.is_dir())
+        sorted(folder.name for folder in (data_folder("calibration") / "kernels").iterdir() if os.path.isdir(folder))
     )
 
 

@@ -19,6 +19,7 @@ ranks.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) ->
 
     folders = [folder for folder in (root / part / family / engine).glob("*") if not folder.name.startswith("dev")]
     files = [folder / f"{kernel}_perf.parquet" for folder in sorted(folders, key=_version)]
-    counts = {file: pq.ParquetFile(file).metadata.num_rows for file in files if file.is_file()}
+    counts = {file: pq.ParquetFile(file).metadata.num_rows for file in files if os.path.isfile(file)}
     for file, rows in counts.items():
         if rows >= _FULL * max(counts.values()):
             table = pq.read_table(file)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -512,7 +513,7 @@ def write_beyond(found: Sequence[Beyond], file: str | Path) -> Path:
 def read_beyond(file: str | Path | None = None) -> tuple[Beyond, ...]:
     """Return the errors of a file (default: shipped); empty if it is missing."""
     path = Path(file) if file is not None else fits_folder() / "step" / FILE
-    if not path.exists():
+    if not os.path.exists(path):
         return ()
     rows = list(csv.reader(io.StringIO(read_packed(path).decode())))
     if not rows or tuple(rows[0]) != _HEAD or any(row[4] not in KNOWLEDGE for row in rows[1:]):

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from glmplan.catalog.engines.limitations import load_engine
-from glmplan.catalog.files import data_folder, read_table, read_toml
+from glmplan.catalog.files import data_folder, entry_file, read_table, read_toml
 from glmplan.errors import SpecError
 
 __all__ = [
@@ -56,8 +56,8 @@ def recipes_of(model: str) -> tuple[Recipe, ...]:
     >>> {one.accelerator for one in recipes_of("glm-5.1") if one.engine == "vllm"}
     {'h200-sxm'}
     """
-    file = data_folder("hardware_db") / "recipes" / f"{model}.csv"
-    if not file.is_file():
+    file = entry_file(data_folder("hardware_db") / "recipes", f"{model}.csv")
+    if file is None:
         return ()
     header, *lines = read_table(file)
     return tuple(_recipe(dict(zip(header, line, strict=True))) for line in lines)
@@ -142,8 +142,8 @@ def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] 
     """
     from glmplan.catalog.schema.engine import version_key
 
-    file = data_folder("hardware_db") / "engines" / "flags" / f"{engine}.toml"
-    if not file.is_file():
+    file = entry_file(data_folder("hardware_db") / "engines" / "flags", f"{engine}.toml")
+    if file is None:
         return None
     listed = read_toml(file)["versions"]
     reached = [one for one in listed if version is None or version_key(one["version"]) <= version_key(version)]

@@ -30,6 +30,8 @@ __all__ = ["host_aliases", "host_names", "implied_host", "load_host", "load_mach
 
 #: accelerators in a scale-up network without a source: those of an Open Compute baseboard (OAI UBB)
 _DOMAIN = 8
+#: characters of a name that a hint repeats
+_LONG_NAME = 80
 _SCALE_UP = {"nvlink": ("nvlink", "switch"), "infinity-fabric": ("xgmi", "mesh"), "hccs": ("hccs", "mesh")}
 
 
@@ -203,7 +205,7 @@ def _own_part(name: str) -> str:
     """Return the hint how to plan with a part outside the catalogue."""
     from glmplan.catalog.entries.own_parts import EXAMPLE
 
-    line = EXAMPLE.format(name=name or "part")
+    line = EXAMPLE.format(name=name if 0 < len(name) <= _LONG_NAME else "part")
     return f"or give its data sheet: --part {line} (more values in a file: docs/guide/hardware.md)"
 
 

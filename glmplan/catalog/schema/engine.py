@@ -173,6 +173,10 @@ class Running(Frozen):
     source: str
 
 
+#: of a number in a release: dates with the time have fourteen
+_MOST_DIGITS = 18
+
+
 @lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     """Return a key that orders versions.
@@ -187,6 +191,8 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     match = re.match(r"\s*[vVbB]?(\d+(?:\.\d+)*)(?:[-.]?(a|b|rc)(\d+))?(?:[-.]?post(\d+))?(?:[-.]?dev(\d+))?", version)
     if match is None:
         raise SpecError("is not a version, as in '0.19.0'", value=version)
+    if max(map(len, re.findall(r"\d+", match[0]))) > _MOST_DIGITS:
+        raise SpecError(f"has a number of more than {_MOST_DIGITS} digits", field="version", value=version)
     numbers = [int(part) for part in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from glmplan.catalog.files import data_folder, read_text
+from glmplan.catalog.files import data_folder, entry_file, read_text
 from glmplan.errors import SpecError
 from glmplan.units import BytesArray, BytesPerSecondArray, FlopPerSecondArray, Ratio, Seconds, SecondsArray
 
@@ -310,8 +310,8 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
     >>> len(kernel_fits("h200-sxm")) > 10
     True
     """
-    file = data_folder("calibration") / "fits" / "kernels" / f"{accelerator}.toml"
-    if not file.is_file():
+    file = entry_file(data_folder("calibration") / "fits" / "kernels", f"{accelerator}.toml")
+    if file is None:
         return ()
     # The rows are valid TOML and JSON, and JSON is read much faster.
     _, marker, rows = read_text(file).partition("\nfits = ")

@@ -58,7 +58,7 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
         message = "is searched by `glmplan size`; a plan has one way of drafting: --mtp with the number of draft tokens"
         raise SpecError(message, field="--drafter", value=drafter)
     path = Path(os.path.expanduser(drafter))
-    if path.suffix == ".json" or (path / "config.json").is_file():
+    if path.suffix == ".json" or os.path.isfile(path / "config.json"):
         head, kind = _head(model, path if path.suffix == ".json" else path / "config.json")
     else:
         head, kind = _draft_model(model, drafter)

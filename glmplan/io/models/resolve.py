@@ -171,8 +171,8 @@ def _from_files(path: Path) -> ModelChoice:
         return ModelChoice(model, model.checkpoints[0], stated=True, exact_bytes=bytes_by_class(tensors))
     from glmplan.io.models.hf_config import read_hf_config
 
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir() and not any(path.glob("config.json")):
+    folder = path if os.path.isdir(path) else path.parent
+    if os.path.isdir(path) and not any(path.glob("config.json")):
         parts = sorted(path.glob("*.gguf"))
         if parts:
             return _from_files(parts[0])
@@ -189,7 +189,7 @@ def _from_files(path: Path) -> ModelChoice:
     if any(folder.glob("*.safetensors")):
         exact = bytes_by_class(read_safetensors(folder if "-of-" in path.stem else path))
         return replace(with_size(choice, sum(exact.values())), exact_bytes=exact)
-    index = path if path.is_file() else next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
+    index = path if os.path.isfile(path) else next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
     return choice if index is None else with_size(choice, indexed_size(index))
 
 

@@ -7,6 +7,7 @@ Bytes are exact for every tensor. The format: 8 bytes with the length of the hea
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections.abc import Iterable
@@ -53,7 +54,7 @@ def read_safetensors(path: str | Path) -> tuple[StoredTensor, ...]:
     [('lm_head.weight', 12)]
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         indices = sorted(path.glob("*.safetensors.index.json"))
         if indices:
             return _indexed(indices[0])
@@ -120,7 +121,7 @@ def _indexed(index: Path) -> tuple[StoredTensor, ...]:
     if outside:
         raise SpecError("names a file outside its folder", file=index, field="weight_map", value=outside[0])
     with understood(index, "index of safetensors files"):
-        absent = [name for name in names if not (index.parent / name).is_file()]
+        absent = [name for name in names if not os.path.isfile(index.parent / name)]
     if absent:
         _missing(absent, index)
     tensors = tuple(tensor for name in names for tensor in _read_one(index.parent / name))

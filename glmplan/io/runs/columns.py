@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+#: largest number of a row, in the unit of its column: tokens and counts bound loops of a prediction
+_LARGEST = 1e9
+
+
 @dataclass(frozen=True, slots=True)
 class RunMetric:
     """Metric that a run may report."""
@@ -178,6 +182,8 @@ class Column:
             raise ValueError(f"{text!r} is not a number") from None
         if value < 0 or math.isnan(value) or (math.isinf(value) and not self.infinite):
             raise ValueError(f"{text!r} is not a finite number of zero or more")
+        if _LARGEST < value < math.inf:
+            raise ValueError(f"{text!r} is larger than any that was measured: at most {_LARGEST:,.0f}")
         if self.kind == "count" and (value < 1 or value != int(value)):
             raise ValueError(f"{text!r} is not a whole number of one or more")
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glmplan.catalog.files import archive_of, part_pieces, put_part, text_lines, written_whole
+from glmplan.catalog.files import MOST_COLUMNS, archive_of, part_pieces, put_part, text_lines, written_whole
 from glmplan.catalog.tables import safe_cell
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import resolve_machine
@@ -457,6 +458,8 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
             return
         except csv.Error as error:
             raise SpecError(f"line {reader.line_num} is not a line of a table: {error}", file=path) from None
+        if len(cells) > MOST_COLUMNS:
+            raise SpecError(f"line {reader.line_num} has {len(cells):,} cells, at most {MOST_COLUMNS:,}", file=path)
         yield "".join(taken), cells
         taken.clear()
 
@@ -478,5 +481,5 @@ def writable(path: str | Path, endings: Sequence[str], *, overwrite: bool) -> No
     found = Path(path)
     if found.suffix.lower() not in endings:
         raise SpecError("ends in none of the ways that can be written", file=path, value=found.suffix, choices=endings)
-    if found.exists() and not overwrite:
+    if os.path.exists(found) and not overwrite:
         raise SpecError("is there already: give another name, or say --overwrite", file=path)

@@ -13,7 +13,7 @@ from typing import Any
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names
 from glmplan.catalog.entries.names import header_words, part_numbers, plain_words
-from glmplan.catalog.files import plain_name, read_toml, understood
+from glmplan.catalog.files import MOST_COLUMNS, plain_name, read_toml, understood
 from glmplan.errors import SpecError
 from glmplan.present.sheets.book import column_name, place_of
 from glmplan.present.sheets.workbook_parts import Row, SheetPart, parsed, rows_of, sheets_of, strings_of
@@ -527,9 +527,6 @@ def _currency(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]
 
 # Scan of a foreign workbook: sheet with the quote, and features that editing would lose.
 
-#: largest number of columns
-_MOST_COLUMNS = 16384
-
 
 @dataclass(frozen=True)
 class Survey:
@@ -583,7 +580,7 @@ def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, 
         header = next(row for row in walk.first if row.number == table.header)
         style = header.styles.get(max(header.cells, default=0)) if header.cells else None
         free = max(columns) + 1
-        if free + 12 > _MOST_COLUMNS:
+        if free + 12 > MOST_COLUMNS:
             raise SpecError("has no free columns at its right", field=sheet.name)
         remarks = _remarks(archive)
         if walk.protected:

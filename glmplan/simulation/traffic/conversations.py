@@ -25,10 +25,11 @@ References
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,14 @@ def read_conversations(path: str | Path, answer: TokenCount = 512) -> list[Conve
     >>> [turn.input_tokens for turn in read_conversations(file, answer=100)[0].turns]
     [3, 104]
     """
-    file, form = Path(path), conversation_form(path)
+    stat = os.stat(path) if os.path.isfile(path) else None
+    # the samples of one answer read the same file twenty times
+    return list(_conversations_of(Path(path), answer, stat and (stat.st_mtime_ns, stat.st_size)))
+
+
+@lru_cache(maxsize=2)
+def _conversations_of(file: Path, answer: TokenCount, changed: object) -> tuple[Conversation, ...]:
+    form = conversation_form(file)
     readers: dict[str, Callable[[Path], Iterable[Conversation]]] = {
         "own table": _own,
         "ShareGPT": _sharegpt,
@@ -195,7 +203,7 @@ def read_conversations(path: str | Path, answer: TokenCount = 512) -> list[Conve
         found = [one for one in readers[form](file) if one.turns]
     if not found:
         raise SpecError("holds no requests", file=file)
-    return sorted(found, key=lambda one: one.start or 0.0)
+    return tuple(sorted(found, key=lambda one: one.start or 0.0))
 
 
 def _tokens(text: str) -> int:

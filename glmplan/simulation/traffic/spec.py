@@ -242,10 +242,12 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
                 raise SpecError("is not a field", field="--traffic", value=name, choices=Traffic.model_fields)
             fields[name] = value
     fields = fields | changes
-    if fields.get("kind") == "sessions" and "output" not in fields:
-        fields["output"] = max(1, int(fields.get("input", 1024)) // 4)  # agents read four tokens for each they write
     try:
-        return Traffic.model_validate(fields)
+        found = Traffic.model_validate(fields)
+        if found.kind == "sessions" and "output" not in fields:
+            # agents read four tokens for each they write
+            return found.model_copy(update={"output": max(1, found.input // 4)})
+        return found
     except ValidationError as error:
         first_error = error.errors()[0]
         where = ".".join(str(part) for part in first_error["loc"])
