@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,12 +96,13 @@ def test_conversations_decide_for_another_layout_than_their_mean_request():
 
 def test_a_session_that_outgrows_the_context_speaks_against_no_layout(agents):
     """In another layout answers come at other times, and one session more may grow too long by chance."""
-    plan = agents.traffic[0]
+    plan = agents.runs[0]
     quick = replace(plan, e2e=replace(plan.e2e, value=0.5 * plan.e2e.value))
     lost = plan.rejected - plan.too_long + plan.left
     for too_long, best in ((1, 1), (0, 0)):
         other = replace(quick, rejected=lost + 1, left=0, too_long=too_long)
-        assert _best({0: plan, 1: other}, []) == best
+        peers = [SimpleNamespace(holding=SimpleNamespace(held=1.0))] * 2
+        assert _best({0: plan, 1: other}, peers) == best
 
 
 def test_all_commands_take_the_layout_that_serves_the_traffic_best(agents, capsys):
