@@ -312,7 +312,7 @@ def _engines(solution: Solution) -> Iterator[Looked]:
     asked, kept = solution.asked, solution.asked.checkpoint
     if asked.machine.shares:
         return  # no other engine deals layers to accelerators of several kinds
-    asked = asked.but(settings=replace(asked.settings, host_experts=0.0))
+    asked = asked.but(settings=replace(asked.settings, host_experts=0.0, host_layers=0, host_cache=False))
     mine = load_engine(asked.engine).running
     free = all(getattr(asked, name) is None for name in ("kv", "dcp")) and not asked.settings.attention_backend
     for engine in sorted(engine_names(), key=lambda name: (name != DEFAULT_ENGINE, name)):

@@ -339,7 +339,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
         files = f"-m {where}"
     from glmplan.planner.moved_experts import moved_options
 
-    words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
+    words = ["llama-server", files, *moved_options(asked, holding)]
     # the server takes what -c says at start and stops if it is not there: the lower bound of the pool
     most = int(min(asked.users[-1], max(holding.held_low, 1)))  # on all servers
     slots = asked.settings.max_num_seqs or -(-most // terms.decoding)
@@ -360,7 +360,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     words += _set_options(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
     notes.append(f"-c is shared by {slots} slots, {whole // max(slots, 1):,} tokens each")
-    if asked.settings.host_experts:
+    if asked.settings.on_host:
         words += ["--numa distribute"] * (len(asked.machine.host.sockets) > 1)
         notes.append(
             "steps of prompts fetch these weights from host memory once: larger ones take fewer fetches (-ub 4096)"

@@ -303,7 +303,7 @@ def _perhaps(best: Holding) -> str:
 def _host_words(best: Holding) -> str:
     """Return the size of the host weights and the missing memory."""
     assert best.host_memory is not None
-    sizes = f"{best.host / GIB:.0f} GiB of weights in {best.host_memory / GIB:.0f} GiB of host memory"
+    sizes = f"{best.host / GIB:.0f} GiB of {best.host_holds} in {best.host_memory / GIB:.0f} GiB of host memory"
     return f"{sizes}, {best.host_short / GIB:.0f} GiB short"
 
 

@@ -74,7 +74,7 @@ def moves(asked: Asked) -> MovedExperts | None:
 def may_move(asked: Asked) -> bool:
     """Return True if the engine can leave weights to the CPU of this host."""
     host = asked.machine.host
-    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.host_experts:
+    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.on_host:
         return False
     return not host.unified_memory and host.host_memory_bandwidth is not None
 
@@ -105,7 +105,7 @@ def movable_words(asked: Asked) -> str:
     Empty where the plan says more, or where nothing can move.
     """
     host, work = asked.machine.host, all_moved(asked.model, asked.checkpoint)
-    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.host_experts:
+    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.on_host:
         return ""
     if host.unified_memory or host.host_memory_bandwidth is not None:
         return ""
@@ -115,13 +115,20 @@ def movable_words(asked: Asked) -> str:
 
 
 def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
-    """Return the launch options that move the experts.
+    """Return the launch options of what the accelerators hold.
 
-    With one accelerator the leading layers; with several the leading ones of each, so that all hold the same share.
+    Experts of the leading layers with one accelerator; with several of the leading ones of each, so that all hold the
+    same share.
     """
     options, (moved, layers) = moves(asked), _count(asked)
-    if not moved or options is None:
+    if options is None:
         return ()
+    words = [options.accelerated.format(layers=999 if (given := asked.request.gpu_layers) is None else given)]
+    words += [options.cache] * asked.settings.host_cache
+    return (*words, *_moved_options(asked, held, options, moved, layers)) if moved else tuple(words)
+
+
+def _moved_options(asked: Asked, held: Holding, options: MovedExperts, moved: int, layers: int) -> tuple[str, ...]:
     numbers = movable_layers(asked.model)
     dense = moved_class(asked.model) != EXPERTS
     if dense and (moved == layers or held.terms.accelerators == 1):
@@ -153,10 +160,12 @@ def disk_bound(asked: Asked, held: Holding) -> tuple[TokensPerSecond, str] | Non
     bytes of a token that do not fit. With the bytes and the rate as text; None where all fit, and for engines that pin
     the weights. The rate is that of the host's fastest drive, `DISK_RATE` where it states none.
     """
-    if not held.host_short or not asked.settings.host_experts:
+    placement = asked.settings.placement(len(asked.model.layer_names))
+    if not held.host_short or placement is None or placement.cache:  # a cache is no mapped file
         return None
-    work = all_moved(asked.model, asked.checkpoint)
-    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts * held.host_short / held.host
+    one, none = np.ones(1), np.zeros(1)
+    work = offload_work(asked.model, asked.checkpoint, placement, StepPoints(one, none, none, none))
+    touched: Bytes = float(work.host_bytes[0]) * held.host_short / held.host
     drives = [drive.bandwidth for drive in asked.machine.host.devices if drive.kind == "nvme" and drive.bandwidth]
     rate = max(drives, default=DISK_RATE)
     name = "the drive" if drives else "PCIe 5.0 x4, the fastest link of a drive"

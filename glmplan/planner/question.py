@@ -56,6 +56,7 @@ __all__ = [
     "users_at_once",
     "usual_users",
     "with_adapters",
+    "with_host_layers",
 ]
 
 
@@ -301,6 +302,39 @@ def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine
         assumed.append(f"LoRA buffers of rank {held}: {engine} has no buffers of rank {asked}")
     assumed.append("LoRA adapters on every matrix except embedding and head; no run with adapters was measured")
     return replace(settings, adapters=many, adapter_rank=held)
+
+
+def with_host_layers(
+    settings: Settings, words: PlanRequest, model: ModelSpec, engine: str, machine: Machine, assumed: list[str]
+) -> Settings:
+    """Return settings with the layers that the CPU computes.
+
+    The output is the last layer of llama.cpp's count, so N layers on accelerators are the output and the last N - 1.
+    Unchanged without such an option.
+    """
+    if words.gpu_layers is None and not words.no_kv_offload:
+        return settings
+    field, value = ("--no-kv-offload", True) if words.gpu_layers is None else ("--gpu-layers", words.gpu_layers)
+    running = load_engine(engine).running
+    if running is None or running.moved_experts is None:
+        known = [name for name in engine_names() if (load_engine(name).running or running).moved_experts]
+        raise SpecError(f"is an option of {', '.join(known)}: give --engine {known[0]}", field=field, value=value)
+    if machine.host.unified_memory or machine.accelerator.kind == "cpu-socket":
+        raise SpecError(f"{machine.accelerator.full_name} has one memory: leave it out", field=field, value=value)
+    if words.gpu_layers == 0:
+        message = "leaves the output to the CPU too, which is not modelled: 1 keeps the output alone on the accelerator"
+        raise SpecError(message, field=field, value=value)
+    layers = len(model.layer_names)
+    away = 0 if words.gpu_layers is None else max(layers + 1 - words.gpu_layers, 0)
+    if machine.host.host_memory is None and (words.no_kv_offload or away == layers):
+        raise SpecError("needs the memory of the host: --host-memory, as in 128GB", field=field, value=value)
+    if away:
+        numbers = f"layers 0 to {away - 1} of {layers}" if away > 1 else f"layer 0 of {layers}"
+        cache = "" if words.no_kv_offload else " with their KV cache"
+        assumed.append(f"{numbers} in host memory{cache}, computed by the CPU: --gpu-layers counts the output")
+    if words.no_kv_offload:
+        assumed.append("KV cache of all layers in host memory, where the CPU computes attention")
+    return replace(settings, host_layers=away, host_cache=words.no_kv_offload)
 
 
 def _bounded(number: int, field: str, most: int) -> int:
@@ -627,6 +661,7 @@ def read_words(words: PlanRequest) -> Asked:
         raise SpecError(message, field="--context", value=context)
     settings = _settings(words, engine, assumed)
     settings = with_adapters(settings, words.lora, words.lora_rank, engine, assumed)
+    settings = with_host_layers(settings, words, choice.model, engine, machine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)

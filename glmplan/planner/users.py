@@ -355,8 +355,8 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
     return PlanFacts(
         members=tuple(on_node),
         tp=terms.tp,
-        # experts of single layers are mapped from the file, and pages of a file are no pinned memory
-        pinned=0.0 if asked.settings.host_experts else holding.host,
+        # weights are mapped from the file, and pages of a file are no pinned memory
+        pinned=0.0 if asked.settings.on_host else holding.host,
         users=max(users, 1),
         longest_tokens=float(longest),
         longest_held=holding.context,

@@ -130,11 +130,14 @@ class Adapters(Frozen):
 
 
 class MovedExperts(Frozen):
-    """Experts of some layers in host memory, computed by the CPU."""
+    """Experts of some layers, or whole layers, computed by the CPU."""
 
     option: str  # with ``{layers}`` for the number of leading layers
     override: str  # with ``{layers}`` for the numbers of the layers, joined by ``|``
     dense: str  # the same for feed-forward matrices of models without experts
+    #: with ``{layers}`` for the last layers on accelerators, the output among them; the others and their caches are not
+    accelerated: str
+    cache: str  # caches of all layers in host memory, where the CPU attends
     #: tokens of a prompt in a step above which the accelerators fetch the weights and compute
     streams_above: int
     source: str
