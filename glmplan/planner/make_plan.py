@@ -366,6 +366,8 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
         if (bound := disk_bound(solution.asked, best)) is not None:
             words = f"{_host_words(best)}: a mapped file starts all the same and is read from the drive for each token"
             return (f"{words}: below {bound[0]:.3g} tok/s, {bound[1]}", f"do: {_SMALLER}")
+        if solution.asked.settings.on_host:  # neither mapped nor pinned
+            return (_host_words(best), f"do: {_SMALLER}")
         return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")
     if best.short > 0:
         from glmplan.planner.moved_experts import movable_words

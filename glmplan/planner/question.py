@@ -315,9 +315,8 @@ def with_host_layers(
     if words.gpu_layers is None and not words.no_kv_offload:
         return settings
     field, value = ("--no-kv-offload", True) if words.gpu_layers is None else ("--gpu-layers", words.gpu_layers)
-    running = load_engine(engine).running
-    if running is None or running.moved_experts is None:
-        known = [name for name in engine_names() if (load_engine(name).running or running).moved_experts]
+    if not _accelerates_layers(engine):
+        known = [name for name in engine_names() if _accelerates_layers(name)]
         raise SpecError(f"is an option of {', '.join(known)}: give --engine {known[0]}", field=field, value=value)
     if machine.host.unified_memory or machine.accelerator.kind == "cpu-socket":
         raise SpecError(f"{machine.accelerator.full_name} has one memory: leave it out", field=field, value=value)
@@ -335,6 +334,12 @@ def with_host_layers(
     if words.no_kv_offload:
         assumed.append("KV cache of all layers in host memory, where the CPU computes attention")
     return replace(settings, host_layers=away, host_cache=words.no_kv_offload)
+
+
+def _accelerates_layers(engine: str) -> bool:
+    running = load_engine(engine).running
+    moved = None if running is None else running.moved_experts
+    return moved is not None and moved.accelerated is not None
 
 
 def _bounded(number: int, field: str, most: int) -> int:

@@ -95,7 +95,7 @@ class PlanRequest(OptionRecord):
     engine: Annotated[
         str | None,
         Option(
-            help="vllm, sglang, trtllm, llama.cpp, ktransformers, mlx, lmdeploy or exllamav3.",
+            help="vllm, sglang, trtllm, llama.cpp, ktransformers, mlx, lmdeploy, lmdeploy-pytorch or exllamav3.",
             axis="Engines.",
             tries="Engines to try, with commas.",
             sheet="engine",

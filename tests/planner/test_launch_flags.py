@@ -42,6 +42,8 @@ def options_in(command):
         ("sglang", "0.5.23"),
         ("trtllm", "1.2.1"),
         ("trtllm", "1.3.0rc20"),
+        ("lmdeploy", "0.16.0"),
+        ("lmdeploy", "0.18.0"),
     ],
 )
 @pytest.mark.parametrize(("model", "on", "words"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
@@ -78,6 +80,25 @@ def test_a_build_of_llama_server_knows_every_option_of_its_command(version, read
     assert release == read
     found = options_in(answer.command)
     assert {"-c", "--parallel"} <= found <= names, f"{' '.join(answer.command)}: {found - names}"
+
+
+@pytest.mark.parametrize("words", [{}, {"kv": "q8_0"}, {"tp": "2"}, {"max_num_seqs": 8, "mtp": 3}])
+def test_the_server_of_exllamav3_knows_every_option_of_its_command(words):
+    answer = fit_answer(PlanRequest("qwen3.8-27b-exl3-3.50bpw", "2xrtx-3090", users="4", **words), changes=False)
+    release, names = known_flags("exllamav3", answer.asked.runs_as)
+    assert release == "1.4.1" and {"--model-name", "--cache-size"} <= options_in(answer.command) <= names
+    assert "--cpu-moe-offload-layers" in names
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("glm-5.1-fp8", {"mtp": 3}), ("deepseek-v3", {"dp": 8, "ep": 8}), ("hy3-fp8", {"mtp": 1}),
+                         ("qwen3-32b", {"kv": "int8-head", "tp": 2})]
+)  # fmt: skip
+def test_lmdeploy_knows_every_option_of_its_pytorch_engine(model, words):
+    answer = fit_answer(PlanRequest(model, "8xh200-sxm", engine="lmdeploy-pytorch", **words), changes=False)
+    assert options_in(answer.command) <= known_flags("lmdeploy", answer.asked.runs_as)[1]
+    assert "--backend pytorch" in " ".join(answer.command)
+    assert ("--speculative-num-draft-tokens" in options_in(answer.command)) == ("mtp" in words)
 
 
 def test_the_list_of_llama_server_is_the_one_that_the_project_generates_of_its_options():

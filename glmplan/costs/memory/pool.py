@@ -472,8 +472,9 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     elif rule.pool == "after_weights":
         limit, share = free, fraction
+        reserved = stage.activation if rule.reserved_logits else 0.0
         pool, variance = (
-            share * (free - weights - remainder.mean),
+            share * (free - weights - reserved - remainder.mean),
             share**2 * (total_variance + known + remainder.sd**2),
         )
     else:
