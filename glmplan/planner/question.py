@@ -37,6 +37,7 @@ __all__ = [
     "DEFAULT_OUTPUT",
     "DEFAULT_USERS",
     "DEGREES",
+    "GGUF_ENGINE",
     "MLX_ENGINE",
     "Asked",
     "adapters_of",
@@ -149,7 +150,7 @@ def named_cache(text: str) -> str | None:
 
 #: default engines: for GGUF files and CPUs, for MLX files and Apple GPUs, for EXL3 files, and otherwise the one with
 #: most measurements
-_GGUF_ENGINE, MLX_ENGINE, _EXL3_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "exllamav3", "vllm"
+GGUF_ENGINE, MLX_ENGINE, _EXL3_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "exllamav3", "vllm"
 
 
 def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
@@ -167,11 +168,11 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
     elif checkpoint.form == "exl3":
         engine, why = _EXL3_ENGINE, "the weights are in EXL3"
     elif checkpoint.form == "gguf" or _is_gguf(checkpoint):
-        engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
+        engine, why = GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":
         engine, why = MLX_ENGINE, "the usual engine on Apple GPUs"
     elif part.kind == "cpu-socket":
-        engine, why = _GGUF_ENGINE, "the usual engine on a CPU"
+        engine, why = GGUF_ENGINE, "the usual engine on a CPU"
     else:
         engine, why = DEFAULT_ENGINE, "the engine with most measurements"
     assumed.append(f"engine {engine}: {why}")
@@ -186,7 +187,7 @@ def _check_host_experts(engine: str, machine: Machine) -> None:
             f"keeps experts in host memory beside accelerators with memory of their own, and {part.full_name} has "
         )
         message += "none: name a host with accelerators (--on genoa-2s-direct-8, or a TOML file of yours)"
-        raise SpecError(f"{message}, or --engine {_GGUF_ENGINE}", field="--engine", value=engine)
+        raise SpecError(f"{message}, or --engine {GGUF_ENGINE}", field="--engine", value=engine)
 
 
 def named_engine(text: str) -> str:

@@ -42,8 +42,6 @@ def options_in(command):
         ("sglang", "0.5.23"),
         ("trtllm", "1.2.1"),
         ("trtllm", "1.3.0rc20"),
-        ("lmdeploy", "0.16.0"),
-        ("lmdeploy", "0.18.0"),
     ],
 )
 @pytest.mark.parametrize(("model", "on", "words"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
@@ -90,14 +88,20 @@ def test_the_server_of_exllamav3_knows_every_option_of_its_command(words):
     assert "--cpu-moe-offload-layers" in names
 
 
+@pytest.mark.parametrize("version", ["0.16.0", "0.18.0"])
 @pytest.mark.parametrize(
-    ("model", "words"), [("glm-5.1-fp8", {"mtp": 3}), ("deepseek-v3", {"dp": 8, "ep": 8}), ("hy3-fp8", {"mtp": 1}),
-                         ("qwen3-32b", {"kv": "int8-head", "tp": 2})]
-)  # fmt: skip
-def test_lmdeploy_knows_every_option_of_its_pytorch_engine(model, words):
-    answer = fit_answer(PlanRequest(model, "8xh200-sxm", engine="lmdeploy-pytorch", **words), changes=False)
-    assert options_in(answer.command) <= known_flags("lmdeploy", answer.asked.runs_as)[1]
-    assert "--backend pytorch" in " ".join(answer.command)
+    ("engine", "model", "words"),
+    [
+        ("lmdeploy-pytorch", "glm-5.1-fp8", {"mtp": 3}),
+        ("lmdeploy-pytorch", "deepseek-v3", {"dp": 8, "ep": 8}),
+        ("lmdeploy-pytorch", "hy3-bf16", {"mtp": 1}),
+        ("lmdeploy", "qwen3-32b", {"kv": "int8-head", "tp": 2, "memory_fraction": 0.7, "max_num_seqs": 8}),
+    ],
+)
+def test_lmdeploy_knows_every_option_of_its_engines(engine, version, model, words):
+    answer = fit_answer(PlanRequest(model, "8xh200-sxm", engine=engine, engine_version=version, **words), changes=False)
+    release, names = known_flags("lmdeploy", version)
+    assert release == version and {"--backend"} < options_in(answer.command) <= names
     assert ("--speculative-num-draft-tokens" in options_in(answer.command)) == ("mtp" in words)
 
 

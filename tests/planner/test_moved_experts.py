@@ -216,3 +216,15 @@ def test_layers_that_cannot_be_placed_are_refused_with_the_next_step(options, sa
     given = {"model": "llama-3.1-70b", "on": "1xrtx-4090", "weights": "bf16", "engine": "llama.cpp"} | options
     with pytest.raises(SpecError, match=said):
         fit_answer(PlanRequest(**given))
+
+
+def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_memory(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=512, cards=1))
+    answer = fit_answer(PlanRequest("glm-5.1", str(file), users=(1,)))
+    assert answer.verdict == "does_not_fit" and answer.asked.engine == "vllm"
+    found = [one for one in answer.changes if "in host memory" in one.what]
+    assert found and all("--engine " in one.ask and one.verdict in ("fits", "tight") for one in found)
+    asked = answer.asked.request.but(engine="llama.cpp", weights=found[0].ask.split("--weights ")[1].split()[0])
+    again = fit_answer(asked, changes=False)
+    assert f"{again.asked.settings.host_experts * 75:.0f} of 75 layers" in found[0].what

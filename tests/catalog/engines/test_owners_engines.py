@@ -108,7 +108,10 @@ def test_lmdeploy_is_refused_where_turbomind_cannot(words, wall):
         ({"model": "qwen3-32b", "on": "2xh200-sxm", "pp": 2}, "lmdeploy-pytorch-has-no-stages"),
         ({"model": "qwen3-32b", "on": "mi300x"}, "lmdeploy-pytorch-on-other-parts"),
         ({"model": "kimi-k2.5", "on": "8xh200-sxm", "engine_version": "0.16.0"}, "lmdeploy-pytorch-kimi-since"),
-        ({"model": "deepseek-v3", "on": "8xh200-sxm", "kv": "int8-head"}, "lmdeploy-pytorch-quantises-no-latents"),
+        (
+            {"model": "deepseek-v3", "on": "8xh200-sxm", "kv": "int8-head", "tp": 8},
+            "lmdeploy-pytorch-quantises-no-latents",
+        ),
         ({"model": "qwen3-8b-q4_k_m", "on": "h100-sxm"}, "gguf-files-not-read"),
     ],
 )
