@@ -370,6 +370,11 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
             return (_host_words(best), f"do: {_SMALLER}")
         return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")
     if best.short > 0:
+        if solution.asked.settings.host_layers:
+            return (
+                "the layers on accelerators are larger than their memory",
+                "do: fewer --gpu-layers, or none of that option",
+            )
         from glmplan.planner.moved_experts import movable_words
 
         if words := movable_words(solution.asked):

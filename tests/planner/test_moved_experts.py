@@ -186,6 +186,11 @@ def test_decode_of_gpu_layers_reads_half_of_the_weights_from_each_memory(layered
     assert fewer.users[0].tpot.value - answer.users[0].tpot.value > 10 * LAYER * 2 * (1 / 800e9 - 1 / 1.6e12)
 
 
+def test_more_layers_than_the_accelerator_holds_are_refused_with_the_option(layered):
+    answer = layered(gpu_layers=75)
+    assert answer.verdict == "does_not_fit" and "--gpu-layers" in answer.reasons[1]
+
+
 def test_no_kv_offload_moves_the_cache_of_every_layer(layered):
     answer = layered(gpu_layers=41, no_kv_offload=True)
     assert answer.holding.host == pytest.approx(40 * LAYER * 2 + 80 * CACHE * 2560, rel=1e-4)
