@@ -273,7 +273,7 @@ def _pair(machine: OwnMachine, model: WantedModel, probability: Ratio, money: Mo
 
 
 def _beside_host(words: PlanRequest) -> FitAnswer | None:
-    """Return a plan with weights in host memory; None where it does not fit either."""
+    """Return a plan with weights in host memory that fits, or None."""
     if words.engine is not None:
         return None
     try:
