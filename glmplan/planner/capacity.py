@@ -680,10 +680,10 @@ class Holding:
     def with_host(self, pool: Pool) -> Pool:
         """Return a pool that caches in host memory limit, too."""
         caches = self.memory.host_cache
-        if caches is None:
+        each = 0.0 if caches is None else float(caches.request_bytes(float(pool.length))[self.point])
+        if not each:
             return pool
-        each = float(caches.request_bytes(float(pool.length))[self.point])
-        most = self.terms.decoding * np.floor(max(self.host_caches, 0.0) / each) if each else np.inf
+        most = self.terms.decoding * np.floor(max(self.host_caches, 0.0) / each)
         whole = most * pool.length
         # no accelerator has a growing cache where the requests are without limit
         tokens = (whole if np.isinf(pool.held) else min(one, whole) for one in (pool.tokens, pool.low, pool.high))
@@ -754,21 +754,15 @@ class Ranks:
             return holding
         terms, host = holding.terms, self.asked.machine.host
         nodes = -(-terms.accelerators // host.accelerators_per_node)
+        servers, size = terms.replicas / nodes, host.host_memory
         if caches is None:
-            return replace(holding, host=ranks * terms.replicas / nodes, host_memory=host.host_memory)
-        one, room = float(caches.request_bytes(float(self.asked.user_tokens))[holding.point]), np.inf
-        if host.host_memory is not None:
-            room = host.host_memory * nodes / terms.replicas - ranks
-        held = (ranks + one) * terms.replicas / nodes
-        limited = replace(holding, host=held, host_memory=host.host_memory, host_caches=room)
-        longest = limited.host_context(1)
-        return replace(
-            limited,
-            pool=limited.with_host(holding.pool),
-            sent=limited.with_host(holding.sent),
-            context=min(holding.context, longest),
-            context_low=min(holding.context_low, longest),
-        )
+            return replace(holding, host=ranks * servers, host_memory=size)
+        one = float(caches.request_bytes(float(self.asked.user_tokens))[holding.point])
+        room = np.inf if size is None else size / servers - ranks
+        limited = replace(holding, host=(ranks + one) * servers, host_memory=size, host_caches=room)
+        context, low = (min(longest, limited.host_context(1)) for longest in (holding.context, holding.context_low))
+        pool, sent = limited.with_host(holding.pool), limited.with_host(holding.sent)
+        return replace(limited, pool=pool, sent=sent, context=context, context_low=low)
 
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:

@@ -665,8 +665,7 @@ def read_words(words: PlanRequest) -> Asked:
     if context is not None and context > choice.model.max_context:
         message = f"exceeds the context limit of {choice.model.name}, {choice.model.max_context:,} tokens"
         raise SpecError(message, field="--context", value=context)
-    settings = _settings(words, engine, assumed)
-    settings = with_adapters(settings, words.lora, words.lora_rank, engine, assumed)
+    settings = with_adapters(_settings(words, engine, assumed), words.lora, words.lora_rank, engine, assumed)
     settings = with_host_layers(settings, words, choice.model, engine, machine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:

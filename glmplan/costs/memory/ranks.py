@@ -303,9 +303,7 @@ def rank_memory(
     every = np.broadcast_arrays(*(np.asarray(item, dtype=float) for item in layout.degrees))
     degrees = Layout(*(np.atleast_1d(item) for item in every))
     depths, where = np.unique(np.asarray(degrees.pp, dtype=int), return_inverse=True)
-    away, depth_of = settings.host_layers, len(model.layer_names) - settings.host_layers
-    dealt = [pipeline_layers(depth_of, int(depth), rule.pipeline) if depth_of else (0,) for depth in depths]
-    bounds = [away + np.cumsum((0, *layers)) for layers in dealt]
+    bounds = [_stage_bounds(model, settings, int(depth)) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
@@ -327,9 +325,7 @@ def rank_memory(
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
-    host_cache = None
-    if away or settings.host_cache:
-        stages, host_cache = _with_host_layers(stages, held, degrees, settings, memory)
+    stages, host_cache = _with_host_layers(stages, held, degrees, settings, memory)
     named = Layout(*(np.asarray(item, dtype=int) for item in degrees.degrees))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
@@ -354,13 +350,24 @@ def rank_memory(
     )
 
 
+def _stage_bounds(model: ModelSpec, settings: MemorySettings, depth: int) -> np.ndarray:
+    """Return the first layer of each stage, and the number of layers."""
+    left = len(model.layer_names) - settings.host_layers
+    dealt = pipeline_layers(left, depth, settings.rule.pipeline) if left else (0,)
+    bounds: np.ndarray = settings.host_layers + np.cumsum((0, *dealt))
+    return bounds
+
+
 def _with_host_layers(
     stages: list[StageMemory], held: list[_Layer], degrees: Layout, settings: MemorySettings, memory: float | None
-) -> tuple[list[StageMemory], StageMemory]:
+) -> tuple[list[StageMemory], StageMemory | None]:
     """Return the stages with leading layers on the host, and its caches.
 
     The first stage has the host memory of these layers. Without a cache on accelerators, that of every layer is there.
+    None where the accelerators have all layers and caches.
     """
+    if not settings.host_layers and not settings.host_cache:
+        return stages, None
     zero = np.zeros_like(degrees.tp)
     host, per_token, state = stages[0].host, zero, zero
     windows: dict[int, np.ndarray] = {}
