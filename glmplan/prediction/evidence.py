@@ -440,8 +440,8 @@ def _outside(
             # most loads are inside the ranges and need no arrays
             beyond = 0.0 if 0.5 * low <= value <= 2.0 * high else float(_beyond(np.asarray(value), low, high))
             if beyond:
-                ends = f" to {high:,.6g}" if high > low else ""
-                said.append(f"{name} {value:,.6g}{unit} outside the measured {low:,.6g}{ends}")
+                ends = " to ".join(dict.fromkeys((f"{low:,.6g}", f"{high:,.6g}")))
+                said.append(f"{name} {value:,.6g}{unit} outside the measured {ends}")
                 apart += beyond
         farthest = max(farthest, (apart, said), key=lambda one: one[0])
     spread = 0.0

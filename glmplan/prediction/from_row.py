@@ -377,7 +377,7 @@ def _check_host_layers(run: Run, model: ModelSpec) -> None:
     """Refuse a row with layers on the CPU of an unknown machine."""
     for given, experts in _LAYERS.findall(run.notes):
         if experts or int(given) <= len(model.layer_names):
-            option = f"--gpu-layers {given} " if given else ""
+            option = f"--gpu-layers {given} " * bool(given)
             command = f"glmplan fit {run.model} {option}--engine llama.cpp --on FILE"
             raise UnknownFact(
                 f"the CPU computed a part of the layers: `{command}` predicts it, where FILE describes the machine "

@@ -472,7 +472,7 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     elif rule.pool == "after_weights":
         limit, share = free, fraction
-        reserved = stage.activation if rule.reserved_logits else 0.0
+        reserved = stage.activation * bool(rule.reserved_logits)
         pool, variance = (
             share * (free - weights - reserved - remainder.mean),
             share**2 * (total_variance + known + remainder.sd**2),
@@ -800,7 +800,7 @@ def budget_rows(
             "reserve": max(float(terms.remainder[point]), 0.0),
         }
         cached = memory.host_cache is None or float(stage.request_bytes(1.0)[point]) > 0
-        cache = max(float(terms.pool[point]), 0.0) if cached else 0.0
+        cache = max(float(terms.pool[point]), 0.0) * cached
         total = sum(weights.values()) + sum(used.values()) + cache
         rows.append(
             MemoryBudget(

@@ -352,8 +352,8 @@ def rank_memory(
 
 def _stage_bounds(model: ModelSpec, settings: MemorySettings, depth: int) -> np.ndarray:
     """Return the first layer of each stage, and the number of layers."""
-    left = len(model.layer_names) - settings.host_layers
-    dealt = pipeline_layers(left, depth, settings.rule.pipeline) if left else (0,)
+    left = max(len(model.layer_names) - settings.host_layers, 1)  # the output alone is a stage, too
+    dealt = pipeline_layers(left, depth, settings.rule.pipeline)
     bounds: np.ndarray = settings.host_layers + np.cumsum((0, *dealt))
     return bounds
 

@@ -141,7 +141,8 @@ def offload_work(
     held, host_layers, layers = 0.0, 0.0, 0
     stored: dict[str, float] = {}
     moved = moved_class(model) if placement.unit == "expert-layers" else EXPERTS
-    leading = model.layer_names[: round(placement.share * len(model.layer_names))] if placement.unit == "layers" else ()
+    whole = placement.unit == "layers"
+    leading = model.layer_names[: round(whole * placement.share * len(model.layer_names))]
     for part in segments(model, checkpoint):
         layers += part.count
         here = bisect_left(part.layers, len(leading)) / part.count
@@ -156,24 +157,23 @@ def offload_work(
             elif routed and experts is not None:
                 read = size * distinct_experts(experts, tokens) / experts.experts
                 weights = weights * experts.topk / experts.experts
-            away = here if placement.unit == "layers" else placement.share * (tensor.tensor_class == moved)
+            away = here + placement.share * (tensor.tensor_class == moved and not whole)
             flop = 2.0 * weights if tensor.matmul else 0.0
             host_bytes, own_bytes = host_bytes + away * read, own_bytes + (1.0 - away) * read
             host_flop, host_prompt = host_flop + away * flop * decode, host_prompt + away * flop * prompt
             own_flop = own_flop + (1.0 - away) * flop * tokens
             held += away * size
-        if placement.unit == "layers":
-            host_layers += part.count * (1.0 if placement.cache else here)
-        elif any(tensor.tensor_class == moved for tensor in part.tensors):
+        host_layers += part.count * max(here, float(placement.cache))
+        if any(tensor.tensor_class == moved for tensor in part.tensors):
             share = placement.share if placement.unit != "experts" else float(placement.share > 0)
-            host_layers += part.count * share
+            host_layers += part.count * share * (not whole)
     for tensor in vocabulary_tensors(model):
         if tensor.matmul:
             own_bytes = own_bytes + tensor.parameters * tensor_format(checkpoint, tensor, None).bytes * some
             own_flop = own_flop + 2.0 * tensor.parameters * (decode + prompts)
     cache_bytes, attended_bytes, attended, attended_prompt = zero, zero, zero, zero
     for name, count in model.runs:
-        away = 1.0 if placement.cache else leading.count(name) / count
+        away = max(float(placement.cache), leading.count(name) / count)
         values, seen, read = mixer_of(model.layers[name]).token_core(context, keys)
         # the tokens of a request, or of a prompt, read its cache once together
         cached = count * (requests * values[0] + prompts * values[1]) * kv_format(kv).bytes
