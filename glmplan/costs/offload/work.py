@@ -312,7 +312,8 @@ def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str =
         raise UnknownFact(f"{host.name} has one memory for CPU and accelerator: nothing is offloaded there")
     bandwidth = host.host_memory_bandwidth
     if bandwidth is None:
-        raise UnknownFact(f"{host.name}: unknown: memory bandwidth of the host, which offloading needs")
+        unknown = "unknown: memory bandwidth of the host, which offloading needs"
+        raise UnknownFact(f"{host.name}: {unknown}; the file of the machine states it (--on FILE, --set host=FILE)")
     known = [socket.cores for socket in host.sockets]
     total = None if None in known else sum(number for number in known if number is not None)
     link = count * host_transfer_rate(host, count=count)
