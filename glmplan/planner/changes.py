@@ -312,7 +312,10 @@ def _engines(solution: Solution) -> Iterator[Looked]:
     asked, kept = solution.asked, solution.asked.checkpoint
     if asked.machine.shares:
         return  # no other engine deals layers to accelerators of several kinds
-    asked = asked.but(settings=replace(asked.settings, host_experts=0.0))
+    from glmplan.planner.moved_experts import moved_words
+    from glmplan.planner.moved_search import with_moved_experts
+
+    asked = asked.but(settings=replace(asked.settings, host_experts=0.0, host_layers=0, host_cache=False))
     mine = load_engine(asked.engine).running
     free = all(getattr(asked, name) is None for name in ("kv", "dcp")) and not asked.settings.attention_backend
     for engine in sorted(engine_names(), key=lambda name: (name != DEFAULT_ENGINE, name)):
@@ -328,9 +331,13 @@ def _engines(solution: Solution) -> Iterator[Looked]:
                 break
         if other is None or other.best.terms.blocked is not None:
             continue
+        moved = ""
+        if solution.best.lacking > 0 and other.best.lacking > 0:  # nothing fits without weights in host memory
+            other = with_moved_experts(tried(other.asked, sole=False) or other)
+            moved = f", {words}" if (words := moved_words(other.asked, other.best)) else ""
         weights = other.asked.checkpoint
         words = f"--engine {engine}" + f" --weights {weights.name}" * (weights.name != kept.name)
-        files = "" if same_files else f" with {weights.name}"
+        files = moved if same_files else f" with {weights.name}{moved}"
         yield looked_at("engine", f"{engine} instead of {asked.engine}{files}", words, other)
 
 

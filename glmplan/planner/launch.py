@@ -143,6 +143,7 @@ def launch_command(asked: Asked, holding: Holding, context: TokenCount) -> tuple
         "ktransformers": _ktransformers,
         "mlx": _mlx,
         "lmdeploy": _lmdeploy,
+        "lmdeploy-pytorch": _lmdeploy,
         "exllamav3": _exllamav3,
     }
     words, notes = makers[asked.engine](asked, holding, context)
@@ -339,7 +340,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
         files = f"-m {where}"
     from glmplan.planner.moved_experts import moved_options
 
-    words = ["llama-server", files, "-ngl 999", *moved_options(asked, holding)]
+    words = ["llama-server", files, *moved_options(asked, holding)]
     # the server takes what -c says at start and stops if it is not there: the lower bound of the pool
     most = int(min(asked.users[-1], max(holding.held_low, 1)))  # on all servers
     slots = asked.settings.max_num_seqs or -(-most // terms.decoding)
@@ -360,7 +361,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     words += _set_options(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
     notes.append(f"-c is shared by {slots} slots, {whole // max(slots, 1):,} tokens each")
-    if asked.settings.host_experts:
+    if asked.settings.on_host:
         words += ["--numa distribute"] * (len(asked.machine.host.sockets) > 1)
         notes.append(
             "steps of prompts fetch these weights from host memory once: larger ones take fewer fetches (-ub 4096)"
@@ -414,7 +415,7 @@ def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...],
 def _lmdeploy(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     terms = holding.terms
     where, notes = _repository(asked)
-    words = [f"lmdeploy serve api_server {where} --backend turbomind"]
+    words = [f"lmdeploy serve api_server {where} --backend {asked.engine.partition('-')[2] or 'turbomind'}"]
     # --tp is that of attention or of the experts, whichever is larger; the ranks are those of attention x --dp
     split = max(terms.tp, terms.tp * terms.dp // max(terms.ep, 1))
     words += [f"--tp {split}"] * (split > 1) + [f"--dp {terms.dp}"] * (terms.dp > 1)
@@ -422,18 +423,28 @@ def _lmdeploy(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, 
     words += [f"--quant-policy {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--session-len {context}"] * (context < asked.model.max_context)
     words += _set_options(asked, ("--cache-max-entry-count", "--max-batch-size", "--max-prefill-token-num", ""))
+    if terms.mtp:
+        head = asked.model.draft_head
+        method = "hy3_mtp" if asked.model.family == "hunyuan" else "deepseek_mtp"
+        method = method if head is None else f"{head.method} --speculative-draft-model {head.repository}"
+        words.append(f"--speculative-algorithm {method} --speculative-num-draft-tokens {terms.mtp}")
+    if terms.dp > 1:
+        words.append("--proxy-url http://PROXY:8000")
+        notes.append("each data-parallel rank is a server of its own behind lmdeploy serve proxy --server-port 8000")
     return tuple(words), tuple(notes)
 
 
 def _exllamav3(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     terms = holding.terms
     where, notes = _repository(asked)
+    from glmplan.planner.moved_experts import moved_options
+
     # the server allocates its cache at start: the lower bound of the pool
     tokens = int(min(holding.pool.low / terms.decoding, asked.users[-1] * context))
     words = [f"python main.py --model-dir models --model-name {where.rpartition('/')[2]}"]
     words += [f"--max-seq-len {context}", f"--cache-size {max(tokens, context) // 256 * 256}"]
     words += [f"--cache-mode {kv}" for kv in _cache_words(asked, terms.kv)]
-    words += ["--tensor-parallel true"] * (terms.tp > 1)
+    words += [*moved_options(asked, holding), *["--tensor-parallel true"] * (terms.tp > 1)]
     words += _set_options(asked, ("", "--max-batch-size", "--chunk-size", ""))
     head, own = asked.model.draft_head, asked.model.mtp
     if terms.mtp:

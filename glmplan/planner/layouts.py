@@ -199,7 +199,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     check_adapters(asked)
     model, count = asked.model, asked.machine.count
     experts = experts_of(model)
-    depth = len(model.layer_names)
+    depth = max(len(model.layer_names) - asked.settings.host_layers, 1)
     running = load_engine(asked.engine).running
     whole_layers = running is not None and running.whole_layers
     one_split = running is not None and running.one_split

@@ -303,7 +303,7 @@ def _perhaps(best: Holding) -> str:
 def _host_words(best: Holding) -> str:
     """Return the size of the host weights and the missing memory."""
     assert best.host_memory is not None
-    sizes = f"{best.host / GIB:.0f} GiB of weights in {best.host_memory / GIB:.0f} GiB of host memory"
+    sizes = f"{best.host / GIB:.0f} GiB of {best.host_holds} in {best.host_memory / GIB:.0f} GiB of host memory"
     return f"{sizes}, {best.host_short / GIB:.0f} GiB short"
 
 
@@ -366,8 +366,15 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
         if (bound := disk_bound(solution.asked, best)) is not None:
             words = f"{_host_words(best)}: a mapped file starts all the same and is read from the drive for each token"
             return (f"{words}: below {bound[0]:.3g} tok/s, {bound[1]}", f"do: {_SMALLER}")
+        if solution.asked.settings.on_host:  # neither mapped nor pinned
+            return (_host_words(best), f"do: {_SMALLER}")
         return (f"{_host_words(best)}: {rule.effect}", f"do: {rule.change}", f"source: {rule.source}")
     if best.short > 0:
+        if solution.asked.settings.host_layers:
+            return (
+                "the layers on accelerators are larger than their memory",
+                "do: fewer --gpu-layers, or none of that option",
+            )
         from glmplan.planner.moved_experts import movable_words
 
         if words := movable_words(solution.asked):

@@ -1,9 +1,9 @@
 """Experts of some layers in host memory, where a model is too large.
 
-llama.cpp computes the routed experts of chosen layers on the CPU (``--n-cpu-moe``, ``--override-tensor``). Everything
-else stays on the accelerators: attention, shared experts and the cache are read for every token, a routed expert for
-few. A model without experts moves the feed-forward matrices of layers instead. A plan moves as few layers as the
-requests need.
+llama.cpp (``--n-cpu-moe``, ``--override-tensor``) and ExLlamaV3 compute the routed experts of chosen layers on the CPU.
+Everything else stays on the accelerators: attention, shared experts and the cache are read for every token, a routed
+expert for few. A model without experts moves the feed-forward matrices of layers instead, with llama.cpp. A plan moves
+as few layers as the requests need.
 """
 
 from __future__ import annotations
@@ -68,13 +68,17 @@ def _matrices(model: ModelSpec) -> str:
 def moves(asked: Asked) -> MovedExperts | None:
     """Return the options that move experts of layers, or None."""
     running = load_engine(asked.engine).running
-    return None if running is None else running.moved_experts
+    found = None if running is None else running.moved_experts
+    dense = moved_class(asked.model) != EXPERTS
+    return None if found is None or (dense and found.dense is None) else found
 
 
 def may_move(asked: Asked) -> bool:
     """Return True if the engine can leave weights to the CPU of this host."""
-    host = asked.machine.host
-    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.host_experts:
+    host, options = asked.machine.host, moves(asked)
+    if options is None or not movable_layers(asked.model) or asked.settings.on_host:
+        return False
+    if options.override is None and (asked.tp or 1) > 1:  # leading layers move only where layers are dealt
         return False
     return not host.unified_memory and host.host_memory_bandwidth is not None
 
@@ -105,7 +109,7 @@ def movable_words(asked: Asked) -> str:
     Empty where the plan says more, or where nothing can move.
     """
     host, work = asked.machine.host, all_moved(asked.model, asked.checkpoint)
-    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.host_experts:
+    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.on_host:
         return ""
     if host.unified_memory or host.host_memory_bandwidth is not None:
         return ""
@@ -115,22 +119,28 @@ def movable_words(asked: Asked) -> str:
 
 
 def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
-    """Return the launch options that move the experts.
+    """Return the launch options of what the accelerators hold.
 
-    With one accelerator the leading layers; with several the leading ones of each, so that all hold the same share.
+    Experts of the leading layers with one accelerator; with several of the leading ones of each, so that all hold the
+    same share.
     """
     options, (moved, layers) = moves(asked), _count(asked)
-    if not moved or options is None:
+    if options is None:
         return ()
+    given = asked.request.gpu_layers
+    words = [] if options.accelerated is None else [options.accelerated.format(layers=999 if given is None else given)]
+    words += [options.cache] if options.cache and asked.settings.host_cache else []
+    return (*words, *_moved_options(asked, held, options, moved, layers)) if moved else tuple(words)
+
+
+def _moved_options(asked: Asked, held: Holding, options: MovedExperts, moved: int, layers: int) -> tuple[str, ...]:
     numbers = movable_layers(asked.model)
-    dense = moved_class(asked.model) != EXPERTS
+    dense = options.dense if moved_class(asked.model) != EXPERTS else None
     if dense and (moved == layers or held.terms.accelerators == 1):
         some = r"\d+" if moved == layers else "|".join(map(str, numbers[:moved]))
-        return (options.dense.format(layers=some),)
-    if moved == layers:
-        return (options.option.format(layers=numbers[-1] + 1),)
-    if held.terms.accelerators == 1:
-        return (options.option.format(layers=numbers[moved - 1] + 1),)
+        return (dense.format(layers=some),)
+    if moved == layers or held.terms.accelerators == 1 or options.override is None:
+        return (options.option.format(layers=numbers[moved - 1] + 1, experts=moved),)
     chosen: list[int] = []
     edges = np.cumsum(
         (0, *pipeline_layers(len(asked.model.layer_names), held.terms.pp, held.memory.settings.rule.pipeline))
@@ -142,7 +152,7 @@ def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
         part = min(len(own), round(left * len(own) / max(len(own) + after, 1)))
         chosen += own[:part]
         left -= part
-    override = options.dense if dense else options.override
+    override = dense or options.override
     return (override.format(layers="|".join(map(str, chosen))),)
 
 
@@ -153,10 +163,14 @@ def disk_bound(asked: Asked, held: Holding) -> tuple[TokensPerSecond, str] | Non
     bytes of a token that do not fit. With the bytes and the rate as text; None where all fit, and for engines that pin
     the weights. The rate is that of the host's fastest drive, `DISK_RATE` where it states none.
     """
-    if not held.host_short or not asked.settings.host_experts:
+    placement = asked.settings.placement(len(asked.model.layer_names))
+    if not held.host_short or placement is None or placement.cache:  # a cache is no mapped file
         return None
-    work = all_moved(asked.model, asked.checkpoint)
-    touched: Bytes = float(work.host_bytes[0]) * asked.settings.host_experts * held.host_short / held.host
+    if not (options := moves(asked)) or not options.mapped:
+        return None
+    one, none = np.ones(1), np.zeros(1)
+    work = offload_work(asked.model, asked.checkpoint, placement, StepPoints(one, none, none, none))
+    touched: Bytes = float(work.host_bytes[0]) * held.host_short / held.host
     drives = [drive.bandwidth for drive in asked.machine.host.devices if drive.kind == "nvme" and drive.bandwidth]
     rate = max(drives, default=DISK_RATE)
     name = "the drive" if drives else "PCIe 5.0 x4, the fastest link of a drive"

@@ -19,9 +19,9 @@ __all__ = ["with_moved_experts"]
 def _wanted(asked: Asked) -> float:
     """Return how many requests the KV pool should hold.
 
-    Those of the given users, else those of the slots that the engine starts by itself.
+    Those of the given users, else those of the slots that the engine starts by itself, else one.
     """
-    slots = engine_default(asked.engine, "n_parallel") or 1
+    slots = (asked.defaults.admission == "slot" and engine_default(asked.engine, "n_parallel")) or 1
     return float(asked.users[-1] if asked.users_given else asked.settings.max_num_seqs or slots)
 
 

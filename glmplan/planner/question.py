@@ -38,6 +38,7 @@ __all__ = [
     "DEFAULT_OUTPUT",
     "DEFAULT_USERS",
     "DEGREES",
+    "GGUF_ENGINE",
     "MLX_ENGINE",
     "Asked",
     "adapters_of",
@@ -57,6 +58,7 @@ __all__ = [
     "users_at_once",
     "usual_users",
     "with_adapters",
+    "with_host_layers",
 ]
 
 
@@ -149,7 +151,7 @@ def named_cache(text: str) -> str | None:
 
 #: default engines: for GGUF files and CPUs, for MLX files and Apple GPUs, for EXL3 files, and otherwise the one with
 #: most measurements
-_GGUF_ENGINE, MLX_ENGINE, _EXL3_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "exllamav3", "vllm"
+GGUF_ENGINE, MLX_ENGINE, _EXL3_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "exllamav3", "vllm"
 
 
 def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
@@ -167,11 +169,11 @@ def engine_asked(given: str | None, checkpoint: Checkpoint, machine: Machine, as
     elif checkpoint.form == "exl3":
         engine, why = _EXL3_ENGINE, "the weights are in EXL3"
     elif checkpoint.form == "gguf" or _is_gguf(checkpoint):
-        engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
+        engine, why = GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":
         engine, why = MLX_ENGINE, "the usual engine on Apple GPUs"
     elif part.kind == "cpu-socket":
-        engine, why = _GGUF_ENGINE, "the usual engine on a CPU"
+        engine, why = GGUF_ENGINE, "the usual engine on a CPU"
     else:
         engine, why = DEFAULT_ENGINE, "the engine with most measurements"
     assumed.append(f"engine {engine}: {why}")
@@ -186,7 +188,7 @@ def _check_host_experts(engine: str, machine: Machine) -> None:
             f"keeps experts in host memory beside accelerators with memory of their own, and {part.full_name} has "
         )
         message += "none: name a host with accelerators (--on genoa-2s-direct-8, or a TOML file of yours)"
-        raise SpecError(f"{message}, or --engine {_GGUF_ENGINE}", field="--engine", value=engine)
+        raise SpecError(f"{message}, or --engine {GGUF_ENGINE}", field="--engine", value=engine)
 
 
 def named_engine(text: str) -> str:
@@ -302,6 +304,44 @@ def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine
         assumed.append(f"LoRA buffers of rank {held}: {engine} has no buffers of rank {asked}")
     assumed.append("LoRA adapters on every matrix except embedding and head; no run with adapters was measured")
     return replace(settings, adapters=many, adapter_rank=held)
+
+
+def with_host_layers(
+    settings: Settings, words: PlanRequest, model: ModelSpec, engine: str, machine: Machine, assumed: list[str]
+) -> Settings:
+    """Return settings with the layers that the CPU computes.
+
+    The output is the last layer of llama.cpp's count, so N layers on accelerators are the output and the last N - 1.
+    Unchanged without such an option.
+    """
+    if words.gpu_layers is None and not words.no_kv_offload:
+        return settings
+    field, value = ("--no-kv-offload", True) if words.gpu_layers is None else ("--gpu-layers", words.gpu_layers)
+    if not _accelerates_layers(engine):
+        known = [name for name in engine_names() if _accelerates_layers(name)]
+        raise SpecError(f"is an option of {', '.join(known)}: give --engine {known[0]}", field=field, value=value)
+    if machine.host.unified_memory or machine.accelerator.kind == "cpu-socket":
+        raise SpecError(f"{machine.accelerator.full_name} has one memory: leave it out", field=field, value=value)
+    if words.gpu_layers == 0:
+        message = "leaves the output to the CPU too, which is not modelled: 1 keeps the output alone on the accelerator"
+        raise SpecError(message, field=field, value=value)
+    layers = len(model.layer_names)
+    away = 0 if words.gpu_layers is None else max(layers + 1 - words.gpu_layers, 0)
+    if machine.host.host_memory is None and (words.no_kv_offload or away == layers):
+        raise SpecError("needs the memory of the host: --host-memory, as in 128GB", field=field, value=value)
+    if away:
+        numbers = f"layers 0 to {away - 1} of {layers}" if away > 1 else f"layer 0 of {layers}"
+        cache = "" if words.no_kv_offload else " with their KV cache"
+        assumed.append(f"{numbers} in host memory{cache}, computed by the CPU: --gpu-layers counts the output")
+    if words.no_kv_offload:
+        assumed.append("KV cache of all layers in host memory, where the CPU computes attention")
+    return replace(settings, host_layers=away, host_cache=words.no_kv_offload)
+
+
+def _accelerates_layers(engine: str) -> bool:
+    running = load_engine(engine).running
+    moved = None if running is None else running.moved_experts
+    return moved is not None and moved.accelerated is not None
 
 
 def _bounded(number: int, field: str, most: int) -> int:
@@ -626,8 +666,8 @@ def read_words(words: PlanRequest) -> Asked:
     if context is not None and context > choice.model.max_context:
         message = f"exceeds the context limit of {choice.model.name}, {choice.model.max_context:,} tokens"
         raise SpecError(message, field="--context", value=context)
-    settings = _settings(words, engine, assumed)
-    settings = with_adapters(settings, words.lora, words.lora_rank, engine, assumed)
+    settings = with_adapters(_settings(words, engine, assumed), words.lora, words.lora_rank, engine, assumed)
+    settings = with_host_layers(settings, words, choice.model, engine, machine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)

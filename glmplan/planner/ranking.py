@@ -268,7 +268,9 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,
         link=_links(asked, terms),
-        offload=offload_of(asked.engine, asked.machine.host, terms.server, asked.settings.host_experts),
+        offload=offload_of(
+            asked.engine, asked.machine.host, terms.server, asked.settings.placement(len(asked.model.layer_names))
+        ),
         power_limit=asked.power_limit,
         assumed=unstated_of(asked),
     ).remembered()

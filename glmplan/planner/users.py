@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.catalog.caching import remembered
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.formats import kv_format
@@ -202,12 +203,13 @@ def safe_users(
             for name, limit in _limits_at(share, asked, holding, found, bounds).items()
         }
 
-    bad = at(probability)
+    limits = {share: at(share) for share in sorted({probability, *SHOWN}, reverse=True)}
+    bad = limits[probability]
     words = _limit_words(bad, bounds, probability, asked.user_tokens, most=max(found))
     places = places_of(asked, holding)
     if bad["queue"] >= places:
         words["queue"] = f"max_num_seqs lets {counted_unit(places, 'requests')} run at once"
-    users = {share: max(min(at(share).values()), 0) for share in sorted({probability, *SHOWN}, reverse=True)}
+    users = {share: max(min(one.values()), 0) for share, one in limits.items()}
     return Safe(
         users=users[probability],
         expected=max(min(mean.values()), 0),
@@ -355,8 +357,8 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
     return PlanFacts(
         members=tuple(on_node),
         tp=terms.tp,
-        # experts of single layers are mapped from the file, and pages of a file are no pinned memory
-        pinned=0.0 if asked.settings.host_experts else holding.host,
+        # weights are mapped from the file, and pages of a file are no pinned memory
+        pinned=0.0 if asked.settings.on_host else holding.host,
         users=max(users, 1),
         longest_tokens=float(longest),
         longest_held=holding.context,
@@ -712,18 +714,27 @@ _NAMES = {"kv": "kv pool", "queue": "max_num_seqs", "tpot": "tpot"}
 
 def _in_time(known: Mapping[int, Prediction], metric: str, users: int, bound: float) -> float:
     """Return the probability that a mean is within its bound, [-]."""
-    counts = [number for number in sorted(known) if metric in known[number].figures]
-    if not counts:
+    counts, logs, times, tails = _times_of(known, metric)
+    if not tails:
         return 1.0
+    place = min(int(np.searchsorted(counts, users)), len(tails) - 1)
+    middle, slow, fast = (float(np.exp(np.interp(math.log(users), logs, ends))) for ends in times)
+    return Figure(middle, min(fast, middle), max(slow, middle), tail=tails[place]).share_below(bound * _ROUNDED)
+
+
+@remembered(most=8)
+def _times_of(
+    known: Mapping[int, Prediction], metric: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[float, ...]]]:
+    """Return concurrencies, their logarithms, logarithms of a time and tails.
+
+    The time in the mean, and at the slow and the fast bound, each of them no less than at fewer users.
+    """
+    counts = [number for number in sorted(known) if metric in known[number].figures]
     figures = [known[number].figures[metric] for number in counts]
-    place = min(int(np.searchsorted(counts, users)), len(counts) - 1)
-
-    def at(end: str) -> float:
-        times = np.maximum.accumulate([getattr(one, end) for one in figures])
-        return float(np.exp(np.interp(math.log(users), np.log(counts), np.log(times))))
-
-    middle, slow, fast = at("value"), at("high"), at("low")
-    return Figure(middle, min(fast, middle), max(slow, middle), tail=figures[place].tail).share_below(bound * _ROUNDED)
+    ends = [[getattr(one, end) for one in figures] for end in ("value", "high", "low")]
+    times = np.log(np.maximum.accumulate(np.array(ends, dtype=float).reshape(3, -1), axis=1))
+    return np.array(counts), np.log(np.array(counts, dtype=float)), times, [one.tail for one in figures]
 
 
 #: relative error of sums by which a time may be beyond its bound

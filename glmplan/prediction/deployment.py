@@ -37,6 +37,7 @@ from glmplan.units import Ratio
 
 if TYPE_CHECKING:
     from glmplan.costs.offload.steps import Offload
+    from glmplan.costs.offload.work import Placement
 
 __all__ = [
     "Deployment",
@@ -82,6 +83,8 @@ class Settings:
     adapters: int = 0  # LoRA adapters loaded at the same time
     adapter_rank: int = 0
     host_experts: Ratio = 0.0  # layers whose experts lie in host memory, of those with experts (``--n-cpu-moe``)
+    host_layers: int = 0  # leading layers in host memory with their caches (``-ngl``)
+    host_cache: bool = False  # caches of all layers in host memory (``--no-kv-offload``)
 
     def __post_init__(self) -> None:
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
@@ -142,7 +145,22 @@ class Settings:
             adapters=self.adapters,
             adapter_rank=self.adapter_rank,
             offloaded=self.host_experts or None,
+            host_layers=self.host_layers,
+            host_cache=self.host_cache,
         )
+
+    @property
+    def on_host(self) -> bool:
+        """Return True if weights or caches lie in host memory on request."""
+        return bool(self.host_experts or self.host_layers or self.host_cache)
+
+    def placement(self, layers: int) -> Placement | None:
+        """Return what lies in host memory, of a model's layers; None if nothing."""
+        from glmplan.costs.offload.work import Placement
+
+        if self.host_layers or self.host_cache:
+            return Placement(self.host_layers / layers, "layers", cache=self.host_cache)
+        return Placement(self.host_experts, "expert-layers") if self.host_experts else None
 
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
@@ -557,10 +575,10 @@ def keeps_experts_on_host(engine: str) -> bool:
     return engine in memory_engines() and load_memory_rule(engine).host_experts
 
 
-def offload_of(engine: str, host: Host, cards: int, host_experts: Ratio = 0.0) -> Offload | None:
+def offload_of(engine: str, host: Host, cards: int, placement: Placement | None = None) -> Offload | None:
     """Return the weights in host memory, or None.
 
-    All routed experts where the engine keeps them there, else the experts of the share `host_experts` of their layers.
+    All routed experts where the engine keeps them there, else those of `placement`.
 
     Examples
     --------
@@ -569,7 +587,7 @@ def offload_of(engine: str, host: Host, cards: int, host_experts: Ratio = 0.0) -
     'experts'
     """
     whole = keeps_experts_on_host(engine)
-    if not whole and not host_experts:
+    if not whole and placement is None:
         return None
     from glmplan.costs.offload.steps import Offload
     from glmplan.costs.offload.work import Placement, host_side
@@ -582,7 +600,8 @@ def offload_of(engine: str, host: Host, cards: int, host_experts: Ratio = 0.0) -
     if moved is None:
         raise SpecError("keeps no experts in host memory by layers", field="engine", value=engine)
     side = replace(host_side(host, cards, kernel="generic"), numa_aware=False)
-    return Offload(Placement(host_experts, "expert-layers"), side, moved.streams_above)
+    assert placement is not None
+    return Offload(placement, side, moved.streams_above)
 
 
 #: launch setting → field of `MemorySettings`

@@ -445,6 +445,10 @@ def _domains_of_others(fits: Path, engine: str, part: str, shape: str) -> tuple[
     return tuple(domains)
 
 
+#: numbers of a load with their units, in the order of a domain
+_LOAD = (("concurrency", ""), ("input", " tokens"), ("output", " tokens"))
+
+
 def _outside(
     deployment: Deployment, load: Load, knowledge: str, domains: tuple[tuple[float, ...], ...]
 ) -> tuple[float, float, str]:
@@ -456,13 +460,12 @@ def _outside(
     farthest: tuple[float, list[str]] = (0.0, [])
     for domain in domains:
         apart, said = 0.0, []
-        for name, value, low, high in zip(
-            ("concurrency", "input", "output"), point, domain[0::2], domain[1::2], strict=True
-        ):
+        for (name, unit), value, low, high in zip(_LOAD, point, domain[0::2], domain[1::2], strict=True):
             # most loads are inside the ranges and need no arrays
             beyond = 0.0 if 0.5 * low <= value <= 2.0 * high else float(_beyond(np.asarray(value), low, high))
             if beyond:
-                said.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
+                ends = " to ".join(dict.fromkeys((f"{low:,.6g}", f"{high:,.6g}")))
+                said.append(f"{name} {value:,.6g}{unit} outside the measured {ends}")
                 apart += beyond
         farthest = max(farthest, (apart, said), key=lambda one: one[0])
     spread = 0.0

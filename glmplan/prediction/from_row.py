@@ -32,7 +32,7 @@ from glmplan.costs.memory.settings import MemorySettings, load_memory_fit
 from glmplan.costs.memory.shards import Server, split_block
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.costs.points import Layout
-from glmplan.errors import GlmplanError, SpecError, UnknownName
+from glmplan.errors import GlmplanError, SpecError, UnknownFact, UnknownName
 from glmplan.io.models.checkpoints import checkpoint_for, of_repository, remarks_on
 from glmplan.io.runs.ledger import host_of_row
 from glmplan.io.runs.record import Run, Speculation
@@ -336,6 +336,7 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
     if run.error:
         raise SpecError(run.error)
     model, accelerator = model_of(run.model), load_accelerator(run.accelerator)
+    _check_host_layers(run, model)
     assumed: list[str] = []
     engine = _resolve_engine(run, assumed)
     checkpoint = _resolve_files(run, model, engine, assumed)
@@ -366,6 +367,22 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
         run, deployment, load, tuple(assumed), campaign, drafts.speculation, drafts.both_ways, contradicted, key
     )
     return replace(case, deployment=replace(deployment, assumed=_kinds_of(case)))
+
+
+#: layers on accelerators, or layers with experts in host memory, as `llama-bench` writes them
+_LAYERS = re.compile(r"\bngl (\d+)|\b(\d+) layers' experts on the host")
+
+
+def _check_host_layers(run: Run, model: ModelSpec) -> None:
+    """Refuse a row with layers on the CPU of an unknown machine."""
+    for given, experts in _LAYERS.findall(run.notes):
+        if experts or int(given) <= len(model.layer_names):
+            option = f"--gpu-layers {given} " * bool(given)
+            command = f"glmplan fit {run.model} {option}--engine llama.cpp --on FILE"
+            raise UnknownFact(
+                f"the CPU computed a part of the layers: `{command}` predicts it, where FILE describes the machine "
+                "(glmplan hardware import)"
+            )
 
 
 def _kinds_of(case: RunCase) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     if holding.host:
         has = "of unknown size" if holding.host_memory is None else f"of {holding.host_memory / GIB:.0f} GiB"
         lack = f", {holding.host_short / GIB:.0f} GiB short" * (holding.host_short > 0)
-        out += paragraph(width, f"host memory {has}: weights {holding.host / GIB:.0f} GiB{lack}")
+        out += paragraph(width, f"host memory {has}: {holding.host_holds} {holding.host / GIB:.0f} GiB{lack}")
     return out + "".join(paragraph(width, text) for text in pool_lines(answer))
 
 

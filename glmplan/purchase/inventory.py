@@ -19,6 +19,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.make_plan import FitAnswer, fit_answer
+from glmplan.planner.question import GGUF_ENGINE
 from glmplan.prediction.distribution import probability_asked
 from glmplan.purchase.money import Money, watts_of
 from glmplan.request.option import MOST_USERS, options_of
@@ -263,10 +264,23 @@ def _pair(machine: OwnMachine, model: WantedModel, probability: Ratio, money: Mo
     options = {**machine.options, **model.options, "probability": probability, "users": (model.users,)}
     limit = machine.options.get("power_limit")
     watts = watts_of(machine.resolved(), money, limit)[0]
+    words = PlanRequest(model.model, machine.on, **options)
     try:
-        return Pair(machine, model, fit_answer(PlanRequest(model.model, machine.on, **options), changes=False), watts)
+        answer = fit_answer(words, changes=False)
     except GlmplanError as error:
         return Pair(machine, model, None, watts, str(error))
+    return Pair(machine, model, (_beside_host(words) if answer.verdict == "does_not_fit" else None) or answer, watts)
+
+
+def _beside_host(words: PlanRequest) -> FitAnswer | None:
+    """Return a plan with weights in host memory that fits, or None."""
+    if words.engine is not None:
+        return None
+    try:
+        answer = fit_answer(words.but(engine=GGUF_ENGINE), changes=False)
+    except GlmplanError:
+        return None
+    return answer if answer.verdict in ("fits", "tight") else None
 
 
 def assigned(inventory: Inventory, pairs: tuple[Pair, ...]) -> Assignment:

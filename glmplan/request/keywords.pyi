@@ -33,6 +33,8 @@ class Question(TypedDict, total=False):
     max_num_batched_tokens: int | str | None
     max_model_len: int | str | None
     attention_backend: str | None
+    gpu_layers: int | str | None
+    no_kv_offload: bool
     lora: int | str | None
     lora_rank: int | str | None
     power_limit: float | str | None

@@ -95,7 +95,7 @@ class PlanRequest(OptionRecord):
     engine: Annotated[
         str | None,
         Option(
-            help="vllm, sglang, trtllm, llama.cpp, ktransformers, mlx, lmdeploy or exllamav3.",
+            help="vllm, sglang, trtllm, llama.cpp, ktransformers, mlx, lmdeploy, lmdeploy-pytorch or exllamav3.",
             axis="Engines.",
             tries="Engines to try, with commas.",
             sheet="engine",
@@ -333,6 +333,26 @@ class PlanRequest(OptionRecord):
         int | None, Option(kind="whole", unit="token", help="Longest prompt and answer together.")
     ] = None
     attention_backend: Annotated[str | None, Option(help="Attention kernels, as the engine names them.")] = None
+    gpu_layers: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            least=0,
+            flags=("--gpu-layers", "--n-gpu-layers", "-ngl"),
+            help="Layers on accelerators, counted from the output (llama.cpp); the CPU computes the others.",
+            commands=PLANS | {"compare", "simulate"},
+            form="",
+        ),
+    ] = None
+    no_kv_offload: Annotated[
+        bool,
+        Option(
+            kind="flag",
+            help="KV cache of all layers in host memory (llama.cpp).",
+            commands=PLANS | {"compare", "simulate"},
+            form="",
+        ),
+    ] = False
     lora: Annotated[
         int | None, Option(kind="whole", help="LoRA adapters loaded at the same time.", label="LoRA adapters")
     ] = None

@@ -80,6 +80,31 @@ def test_a_build_of_llama_server_knows_every_option_of_its_command(version, read
     assert {"-c", "--parallel"} <= found <= names, f"{' '.join(answer.command)}: {found - names}"
 
 
+@pytest.mark.parametrize("words", [{}, {"kv": "q8_0"}, {"tp": "2"}, {"max_num_seqs": 8, "mtp": 3}])
+def test_the_server_of_exllamav3_knows_every_option_of_its_command(words):
+    answer = fit_answer(PlanRequest("qwen3.8-27b-exl3-3.50bpw", "2xrtx-3090", users="4", **words), changes=False)
+    release, names = known_flags("exllamav3", answer.asked.runs_as)
+    assert release == "1.4.1" and {"--model-name", "--cache-size"} <= options_in(answer.command) <= names
+    assert "--cpu-moe-offload-layers" in names
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "0.18.0"])
+@pytest.mark.parametrize(
+    ("engine", "model", "words"),
+    [
+        ("lmdeploy-pytorch", "glm-5.1-fp8", {"mtp": 3}),
+        ("lmdeploy-pytorch", "deepseek-v3", {"dp": 8, "ep": 8}),
+        ("lmdeploy-pytorch", "hy3-bf16", {"mtp": 1}),
+        ("lmdeploy", "qwen3-32b", {"kv": "int8-head", "tp": 2, "memory_fraction": 0.7, "max_num_seqs": 8}),
+    ],
+)
+def test_lmdeploy_knows_every_option_of_its_engines(engine, version, model, words):
+    answer = fit_answer(PlanRequest(model, "8xh200-sxm", engine=engine, engine_version=version, **words), changes=False)
+    release, names = known_flags("lmdeploy", version)
+    assert release == version and {"--backend"} < options_in(answer.command) <= names
+    assert ("--speculative-num-draft-tokens" in options_in(answer.command)) == ("mtp" in words)
+
+
 def test_the_list_of_llama_server_is_the_one_that_the_project_generates_of_its_options():
     """tools/server/README.md beside the sources of b10773 lists 417 names, of b11434 412.
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from glmplan.errors import DoesNotFit
+from glmplan.errors import DoesNotFit, SpecError
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
 from glmplan.planner.service import serving_inputs
@@ -147,3 +147,89 @@ def test_safe_and_simulate_take_the_plan_that_fit_moves_to_host_memory(plan):
     planned = found.plan[0]
     assert planned.settings.host_experts == asked.settings.host_experts > 0
     assert found.service.pool.tokens >= asked.request_tokens
+
+
+#: parameters of a layer of Llama-3.1-70B: queries and outputs, keys and values, three feed-forward matrices, two norms
+LAYER = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192
+#: keys and values of a token in a layer in F16: 8 heads of 128 [B]
+CACHE = 2 * 8 * 128 * 2
+
+
+@pytest.fixture
+def layered(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=128, cards=1))
+
+    def made(**options):
+        asked = {"weights": "bf16", "engine": "llama.cpp", "users": (1,), "input": 2048, "output": 512} | options
+        return fit_answer(PlanRequest("llama-3.1-70b", str(file), **asked), changes=False)
+
+    return made
+
+
+def test_gpu_layers_leave_leading_layers_and_their_cache_to_the_host(layered):
+    # the output is one of 41 layers: 40 of 80 are in host memory
+    answer = layered(gpu_layers=41)
+    weights, cache = 40 * LAYER * 2, 40 * CACHE * 2560
+    assert answer.holding.host == pytest.approx(weights + cache, rel=1e-4)
+    held = answer.ranks[0]
+    assert sum(held.weights.values()) == pytest.approx(weights + 2 * 128256 * 8192 * 2, rel=1e-3)
+    assert held.per_token == 40 * CACHE
+    assert answer.command[2] == "-ngl 41" and "--no-kv-offload" not in answer.command
+
+
+def test_decode_of_gpu_layers_reads_half_of_the_weights_from_each_memory(layered):
+    answer = layered(gpu_layers=41)
+    (host, device) = 40 * LAYER * 2 / 800e9, 40 * LAYER * 2 / 1.6e12
+    assert answer.users[0].tpot.value > host + device
+    fewer = layered(gpu_layers=31)
+    assert fewer.users[0].tpot.value - answer.users[0].tpot.value > 10 * LAYER * 2 * (1 / 800e9 - 1 / 1.6e12)
+
+
+def test_more_layers_than_the_accelerator_holds_are_refused_with_the_option(layered):
+    answer = layered(gpu_layers=75)
+    assert answer.verdict == "does_not_fit" and "--gpu-layers" in answer.reasons[1]
+
+
+def test_no_kv_offload_moves_the_cache_of_every_layer(layered):
+    answer = layered(gpu_layers=41, no_kv_offload=True)
+    assert answer.holding.host == pytest.approx(40 * LAYER * 2 + 80 * CACHE * 2560, rel=1e-4)
+    assert answer.ranks[0].per_token == 0 and answer.ranks[0].cache == 0
+    room = (128e9 - 40 * LAYER * 2) / (80 * CACHE * 2560)
+    assert answer.holding.held == int(room)
+    assert "--no-kv-offload" in answer.command
+
+
+def test_the_cache_in_host_memory_limits_requests_as_accelerators_do(layered):
+    # with 70 layers in host memory the accelerator holds 10 layers of many more requests than the host
+    answer = layered(gpu_layers=11)
+    room = (128e9 - 70 * LAYER * 2) / (70 * CACHE * 2560)
+    assert answer.holding.held == max(int(room), 0)
+    assert answer.verdict == ("fits" if room >= 1 else "does_not_fit")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gpu_layers": 0}, "1 keeps the output alone"),
+        ({"gpu_layers": 41, "engine": "vllm"}, "give --engine llama.cpp"),
+        ({"no_kv_offload": True, "on": "1xrtx-4090"}, "--host-memory"),
+        ({"gpu_layers": 41, "on": "1xdgx-spark"}, "leave it out"),
+    ],
+)
+def test_layers_that_cannot_be_placed_are_refused_with_the_next_step(options, said):
+    given = {"model": "llama-3.1-70b", "on": "1xrtx-4090", "weights": "bf16", "engine": "llama.cpp"} | options
+    with pytest.raises(SpecError, match=said):
+        fit_answer(PlanRequest(**given))
+
+
+def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_memory(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=512, cards=1))
+    answer = fit_answer(PlanRequest("glm-5.1", str(file), users=(1,)))
+    assert answer.verdict == "does_not_fit" and answer.asked.engine == "vllm"
+    found = [one for one in answer.changes if "in host memory" in one.what]
+    assert found and all("--engine " in one.ask and one.verdict in ("fits", "tight") for one in found)
+    asked = answer.asked.request.but(engine="llama.cpp", weights=found[0].ask.split("--weights ")[1].split()[0])
+    again = fit_answer(asked, changes=False)
+    assert f"{again.asked.settings.host_experts * 75:.0f} of 75 layers" in found[0].what

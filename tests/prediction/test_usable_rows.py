@@ -7,9 +7,11 @@ import math
 import pytest
 
 from glmplan.calibrate.step.observations import asked_of
+from glmplan.errors import UnknownFact
 from glmplan.io.runs.columns import ANSWERS
 from glmplan.io.runs.record import Run
 from glmplan.prediction.evidence import refused_widths
+from glmplan.prediction.from_row import question_of
 from glmplan.prediction.table import predict_runs
 
 LOAD = {"engine": "vllm", "concurrency": 8.0, "input_tokens": 1024.0, "output_tokens": 256.0}
@@ -71,3 +73,25 @@ def test_a_stated_attention_backend_that_no_rule_knows_is_told_as_an_assumption(
     run = Run("h", "glm-5.1", "rtx-pro-6000-server", tp=8, weights="nvfp4", attention_backend=backend, **LOAD)
     [answer] = predict_runs([run])
     assert ("attention backend made_up_attn: no rule" in answer.basis.lower()) == assumed
+
+
+@pytest.mark.parametrize(
+    ("notes", "refused"),
+    [("llama-bench; ngl 81", False), ("llama-bench; ngl 80", True), ("ngl 99; 20 layers' experts on the host", True)],
+)
+def test_a_row_with_layers_on_the_cpu_is_no_row_of_the_accelerator(notes, refused):
+    # 80 layers and the output
+    run = Run(
+        "f",
+        "llama-3.1-70b",
+        "rtx-pro-6000-server",
+        tp=1,
+        weights="q4_k_m",
+        notes=notes,
+        **{**LOAD, "engine": "llama.cpp"},
+    )
+    if not refused:
+        assert question_of(run).deployment.offload is None
+        return
+    with pytest.raises(UnknownFact, match="glmplan fit llama-3.1-70b .*--engine llama.cpp --on FILE"):
+        question_of(run)

@@ -441,3 +441,22 @@ def test_the_page_is_small(client):
         "index.html", "page.css", "main.js", "state.js", "combo.js", "curve.js", "verdict.js", "formats.js", "tabs.js",
         "words.js", "memory.js", "links.js", "cost.js", "compare.js", "export.js", "dom.js", "steady.js", "icon.svg",
     )) < 300_000  # fmt: skip
+
+
+@pytest.mark.parametrize("flow", ["/", "/buy", "/check"])
+def test_each_page_asks_for_the_token_and_goes_on_with_it(serving, browser, flow):
+    token = "correct-horse-battery"
+    with serving(token=token) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address + flow)
+        page.get_by_label("This service asks for a token").wait_for()
+        assert violations(page) == []
+        for given, status in (("wrong", 401), (token, 200)):
+            page.locator("#token").fill(given)
+            with page.expect_response(lambda one: one.url.endswith("/v1/catalogue")) as answered:
+                page.get_by_role("button", name="Use it").click()
+            assert answered.value.status == status
+            page.locator("#token-form").wait_for(state="detached" if given == token else "visible")
+        assert page.locator("#problem").is_hidden()
+        context.close()

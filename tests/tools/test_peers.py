@@ -79,3 +79,14 @@ def test_a_group_has_one_vote_however_many_rows_it_has():
     rows = [("a", 1.1)] * 9 + [("b", 1.5)]
     pairs = [peers.Pair("TPOT", group, "vllm", "h100-sxm", "2026", math.log(error), 0.0) for group, error in rows]
     assert peers.by_group(pairs)[0] == pytest.approx([0.1, 0.5])
+
+
+def test_the_chart_of_the_page_holds_every_line_of_its_tables_of_groups():
+    pytest.importorskip("vl_convert")
+    text = peers.PAGE.read_text(encoding="utf-8")
+    assert peers.CHART in text
+    lines = [part.split("\n\n")[0].splitlines() for part in text.split("\n".join(peers._HEAD) + "\n")[1:]]
+    names = [line.split("|")[1:3] for table in lines for line in table]
+    shipped = (peers.PAGE.parent / "accuracy" / "peers.svg").read_text(encoding="utf-8")
+    for svg in (peers.chart(text).decode(), shipped):
+        assert len(names) >= 10 and all(f">{name.strip()} ({groups.strip()})<" in svg for name, groups in names)

@@ -100,7 +100,7 @@ def engine_names() -> tuple[str, ...]:
     Examples
     --------
     >>> engine_names()
-    ('exllamav3', 'ktransformers', 'llama.cpp', 'lmdeploy', 'mlx', 'sglang', 'trtllm', 'vllm')
+    ('exllamav3', 'ktransformers', 'llama.cpp', 'lmdeploy', 'lmdeploy-pytorch', 'mlx', 'sglang', 'trtllm', 'vllm')
     """
     files = (data_folder("hardware_db") / "engines").glob("*.toml")
     return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name != "any.toml"))

@@ -477,6 +477,8 @@ class MemoryRule:
     largest_fraction: Ratio = 0.0
     checks_free: bool = False  # True: refuses to start where less than the fraction of the memory is free
     free_target: Bytes = 0.0  # margin that ``rest`` leaves
+    #: bytes of a logit that ``after_weights`` reserves for each token of a step, and twice for each request
+    reserved_logits: Bytes = 0.0
     step: tuple[StepBuffer, ...] = ()  # empty: engine with a trial run or a share left free
     captures_graphs: bool = False  # True: captured graphs hold memory of their own
     graphs_before_pool: bool = False  # True: captured before the pool is sized

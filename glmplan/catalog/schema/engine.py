@@ -130,11 +130,16 @@ class Adapters(Frozen):
 
 
 class MovedExperts(Frozen):
-    """Experts of some layers in host memory, computed by the CPU."""
+    """Options for experts of some layers, or whole layers, on the CPU."""
 
-    option: str  # with ``{layers}`` for the number of leading layers
-    override: str  # with ``{layers}`` for the numbers of the layers, joined by ``|``
-    dense: str  # the same for feed-forward matrices of models without experts
+    #: with ``{layers}`` for the number of leading layers, ``{experts}`` for that of layers with experts among them
+    option: str
+    override: str | None = None  # with ``{layers}`` for the numbers of the layers, joined by ``|``; None: leading ones
+    dense: str | None = None  # the same for feed-forward matrices of models without experts
+    #: with ``{layers}`` for the last layers on accelerators, the output among them; the others and their caches are not
+    accelerated: str | None = None
+    cache: str | None = None  # caches of all layers in host memory, where the CPU attends
+    mapped: bool = False  # True: weights are mapped from the file, which may be larger than host memory
     #: tokens of a prompt in a step above which the accelerators fetch the weights and compute
     streams_above: int
     source: str

@@ -351,6 +351,8 @@ def stage_peak(
     buffer = settings.rule.step_of(settings.version)
     if buffer is not None:
         return _step_buffer(buffer, model, forward, settings, step)
+    if settings.rule.reserved_logits:
+        return settings.rule.reserved_logits * (step.tokens + 2.0 * step.requests) * model.vocabulary + 0.0 * forward
     if run is not None and step.drafts and model.draft_head is not None and model.draft_head.method != "draft_model":
         forward = forward + _VALUE_BYTES * model.draft_head.joined * model.hidden * step.tokens
     peak = peak_bytes(run, model, forward, step)

@@ -472,8 +472,9 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     elif rule.pool == "after_weights":
         limit, share = free, fraction
+        reserved = stage.activation * bool(rule.reserved_logits)
         pool, variance = (
-            share * (free - weights - remainder.mean),
+            share * (free - weights - reserved - remainder.mean),
             share**2 * (total_variance + known + remainder.sd**2),
         )
     else:
@@ -798,7 +799,8 @@ def budget_rows(
             "communication": float(terms.context[point]),
             "reserve": max(float(terms.remainder[point]), 0.0),
         }
-        cache = max(float(terms.pool[point]), 0.0)
+        cached = memory.host_cache is None or float(stage.request_bytes(1.0)[point]) > 0
+        cache = max(float(terms.pool[point]), 0.0) * cached
         total = sum(weights.values()) + sum(used.values()) + cache
         rows.append(
             MemoryBudget(

@@ -227,6 +227,7 @@ class RankMemory:
     #: layers and width of the vision tower as the config names them; None without a tower
     tower: tuple[int | None, int | None] | None = None
     split: PoolShares | None = None  # of an engine whose kinds of layers have pools of their own
+    host_cache: StageMemory | None = None  # caches of layers in host memory, of all ranks; None: there are none
 
     @property
     def by_length(self) -> bool:
@@ -302,7 +303,7 @@ def rank_memory(
     every = np.broadcast_arrays(*(np.asarray(item, dtype=float) for item in layout.degrees))
     degrees = Layout(*(np.atleast_1d(item) for item in every))
     depths, where = np.unique(np.asarray(degrees.pp, dtype=int), return_inverse=True)
-    bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
+    bounds = [_stage_bounds(model, settings, int(depth)) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
@@ -324,6 +325,7 @@ def rank_memory(
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
+    stages, host_cache = _with_host_layers(stages, held, degrees, settings, memory)
     named = Layout(*(np.asarray(item, dtype=int) for item in degrees.degrees))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
@@ -344,7 +346,46 @@ def rank_memory(
         is_indexed(model),
         (model.tower_layers, model.tower_width) if model.extra_parameters else None,
         None if split is None else _pool_shares(split, model, stages, settings, memory, drafts),
+        host_cache,
     )
+
+
+def _stage_bounds(model: ModelSpec, settings: MemorySettings, depth: int) -> np.ndarray:
+    """Return the first layer of each stage, and the number of layers."""
+    left = max(len(model.layer_names) - settings.host_layers, 1)  # the output alone is a stage, too
+    dealt = pipeline_layers(left, depth, settings.rule.pipeline)
+    bounds: np.ndarray = settings.host_layers + np.cumsum((0, *dealt))
+    return bounds
+
+
+def _with_host_layers(
+    stages: list[StageMemory], held: list[_Layer], degrees: Layout, settings: MemorySettings, memory: float | None
+) -> tuple[list[StageMemory], StageMemory | None]:
+    """Return the stages with leading layers on the host, and its caches.
+
+    The first stage has the host memory of these layers. Without a cache on accelerators, that of every layer is there.
+    None where the accelerators have all layers and caches.
+    """
+    if not settings.host_layers and not settings.host_cache:
+        return stages, None
+    zero = np.zeros_like(degrees.tp)
+    host, per_token, state = stages[0].host, zero, zero
+    windows: dict[int, np.ndarray] = {}
+    for one in held:
+        away = bisect_left(one.part.layers, settings.host_layers)
+        host = host + away * (sum(one.weights.values(), zero) + one.host)
+        cached = degrees.tp * (len(one.part.layers) if settings.host_cache else away)
+        per_token, state = per_token + cached * one.per_token, state + cached * one.state
+        if one.window is not None:
+            windows[one.window] = windows.get(one.window, zero) + cached * one.in_window
+    kept = tuple((_kept_tokens(one, settings, memory) + zero, size) for one, size in sorted(windows.items()))
+    caches = StageMemory(-1, zero == 0, zero, {}, zero, per_token, kept, state, zero)
+    stages = [replace(stages[0], host=host), *stages[1:]]
+    if settings.host_cache:
+        stages = [
+            replace(one, per_token=zero, windows=(), state=zero, kinds=(), pages=(), late_state=0.0) for one in stages
+        ]
+    return stages, caches
 
 
 def _pool_shares(

@@ -60,6 +60,8 @@ class MemorySettings:
     max_requests: np.ndarray | float | None = None  # sampled together: ``max_num_seqs``
     graphs: np.ndarray | float | None = None  # captured CUDA graphs; None: vLLM's 51 sizes, 0: eager
     offloaded: float | None = None  # share of the matrices of `moved_class` in host memory
+    host_layers: int = 0  # leading layers in host memory, with their caches
+    host_cache: bool = False  # True: the caches of all layers are in host memory
     indexer: bool = True  # False: an engine patched to attend densely drops the indexer and its keys
     experts_backend: str | None = None  # kernel of the routed experts (``--moe-backend``), as the log names it
     draft_tokens: float | None = None  # ``num_speculative_tokens``; None: one where a draft head is loaded

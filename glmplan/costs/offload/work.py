@@ -6,6 +6,7 @@ accelerators' time plus the host's time. Structure is looped over; points are ar
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -58,7 +59,7 @@ __all__ = [
 
 
 #: unit of offloading: a share of the experts of each layer, whole expert blocks of a share of the layers (the
-#: feed-forward blocks of a model without experts), or whole layers with their attention
+#: feed-forward blocks of a model without experts), or the leading layers with their attention and cache
 Unit = Literal["experts", "expert-layers", "layers"]
 #: ``cpu`` computes there; ``stream`` copies all offloaded weights in each step; ``touched`` copies only weights that
 #: the step reads (reads of host memory over PCIe, as with unified addressing)
@@ -72,6 +73,7 @@ class Placement:
     share: Ratio
     unit: Unit = "experts"
     mode: Mode = "cpu"
+    cache: bool = False  # True: with the cache of every layer, on which the CPU attends
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:
@@ -92,6 +94,11 @@ class OffloadWork:
     own_flop: FlopArray
     layers: np.ndarray  # launched layers, 0 where there is no step
     compute: str = "bf16"  # precision of the format of the largest matrices
+    #: cache in host memory and attention to it, parts of `host_bytes`, `host_flop` and `host_prompt_flop`: it is
+    #: computed by the CPU even where weights are streamed
+    attended_bytes: BytesArray | float = 0.0
+    attended_flop: FlopArray | float = 0.0
+    attended_prompt_flop: FlopArray | float = 0.0
 
 
 def offload_work(
@@ -134,8 +141,11 @@ def offload_work(
     held, host_layers, layers = 0.0, 0.0, 0
     stored: dict[str, float] = {}
     moved = moved_class(model) if placement.unit == "expert-layers" else EXPERTS
+    whole = placement.unit == "layers"
+    leading = model.layer_names[: round(whole * placement.share * len(model.layer_names))]
     for part in segments(model, checkpoint):
         layers += part.count
+        here = bisect_left(part.layers, len(leading)) / part.count
         experts = routed_of(part.kind)
         for tensor, form in zip(part.tensors, part.formats, strict=True):
             routed = tensor.shard == "experts" and experts is not None
@@ -147,32 +157,34 @@ def offload_work(
             elif routed and experts is not None:
                 read = size * distinct_experts(experts, tokens) / experts.experts
                 weights = weights * experts.topk / experts.experts
-            away = placement.share if tensor.tensor_class == moved or placement.unit == "layers" else 0.0
+            away = here + placement.share * (tensor.tensor_class == moved and not whole)
             flop = 2.0 * weights if tensor.matmul else 0.0
             host_bytes, own_bytes = host_bytes + away * read, own_bytes + (1.0 - away) * read
             host_flop, host_prompt = host_flop + away * flop * decode, host_prompt + away * flop * prompt
             own_flop = own_flop + (1.0 - away) * flop * tokens
             held += away * size
-        if any(tensor.tensor_class == moved for tensor in part.tensors) or placement.unit == "layers":
+        host_layers += part.count * max(here, float(placement.cache))
+        if any(tensor.tensor_class == moved for tensor in part.tensors):
             share = placement.share if placement.unit != "experts" else float(placement.share > 0)
-            host_layers += part.count * share
+            host_layers += part.count * share * (not whole)
     for tensor in vocabulary_tensors(model):
         if tensor.matmul:
             own_bytes = own_bytes + tensor.parameters * tensor_format(checkpoint, tensor, None).bytes * some
             own_flop = own_flop + 2.0 * tensor.parameters * (decode + prompts)
-    away = placement.share if placement.unit == "layers" else 0.0
-    cache_bytes = zero
+    cache_bytes, attended_bytes, attended, attended_prompt = zero, zero, zero, zero
     for name, count in model.runs:
+        away = max(float(placement.cache), leading.count(name) / count)
         values, seen, read = mixer_of(model.layers[name]).token_core(context, keys)
         # the tokens of a request, or of a prompt, read its cache once together
         cached = count * (requests * values[0] + prompts * values[1]) * kv_format(kv).bytes
-        host_bytes, cache_bytes = host_bytes + away * cached, cache_bytes + (1.0 - away) * cached
-        host_flop, host_prompt = host_flop + away * count * seen * decode, host_prompt + away * count * read * prompt
+        attended_bytes, cache_bytes = attended_bytes + away * cached, cache_bytes + (1.0 - away) * cached
+        attended = attended + away * count * seen * decode
+        attended_prompt = attended_prompt + away * count * read * prompt
         own_flop = own_flop + (1.0 - away) * count * (seen * decode + read * prompt)
     return OffloadWork(
-        host_bytes=host_bytes,
-        host_flop=host_flop,
-        host_prompt_flop=host_prompt,
+        host_bytes=host_bytes + attended_bytes,
+        host_flop=host_flop + attended,
+        host_prompt_flop=host_prompt + attended_prompt,
         held_bytes=held * some,
         host_layers=host_layers,
         own_bytes=own_bytes,
@@ -180,6 +192,9 @@ def offload_work(
         own_flop=own_flop,
         layers=layers * some,
         compute=max(stored, key=lambda name: stored[name]),
+        attended_bytes=attended_bytes,
+        attended_flop=attended,
+        attended_prompt_flop=attended_prompt,
     )
 
 
@@ -297,7 +312,8 @@ def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str =
         raise UnknownFact(f"{host.name} has one memory for CPU and accelerator: nothing is offloaded there")
     bandwidth = host.host_memory_bandwidth
     if bandwidth is None:
-        raise UnknownFact(f"{host.name}: unknown: memory bandwidth of the host, which offloading needs")
+        unknown = "unknown: memory bandwidth of the host, which offloading needs"
+        raise UnknownFact(f"{host.name}: {unknown}; the file of the machine states it (--on FILE, --set host=FILE)")
     known = [socket.cores for socket in host.sockets]
     total = None if None in known else sum(number for number in known if number is not None)
     link = count * host_transfer_rate(host, count=count)
@@ -324,24 +340,26 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadF
     >>> host_seconds(work, HostSide(500e9, 1, 64, 25e9, "amx"), mode="cpu", fit=fit).tolist()
     [[0.05, 0.0]]
     """
+    reached = fit.host_bandwidth * side.bandwidth / side.sockets
+    if side.numa_aware:
+        reached *= 1.0 + fit.next_socket * (side.sockets - 1)
+    cores = float(side.cores) if side.cores else np.inf
+    rates = fit.core_rate[side.kernel] * cores, fit.prefill_core_rate[side.kernel] * cores
     if mode == "cpu":
-        reached = fit.host_bandwidth * side.bandwidth / side.sockets
-        if side.numa_aware:
-            reached *= 1.0 + fit.next_socket * (side.sockets - 1)
-        cores = float(side.cores) if side.cores else np.inf
-        flop = work.host_flop / (fit.core_rate[side.kernel] * cores)
-        flop = flop + work.host_prompt_flop / (fit.prefill_core_rate[side.kernel] * cores)
-        computed = np.maximum(work.host_bytes / reached, flop)
+        computed = np.maximum(work.host_bytes / reached, work.host_flop / rates[0] + work.host_prompt_flop / rates[1])
         return np.stack([computed, np.zeros_like(computed)], axis=1)
     if side.link <= 0 and np.any(work.held_bytes > 0):
         raise UnknownFact("streaming needs the PCIe links of the accelerators, which are not known")
     moved = moved_bytes(work, mode)
-    return np.stack([moved / (fit.copy * side.bandwidth), moved / max(side.link, 1e-300)], axis=1)
+    flop = work.attended_flop / rates[0] + work.attended_prompt_flop / rates[1]
+    attention = np.maximum(work.attended_bytes / reached, flop)
+    return np.stack([moved / (fit.copy * side.bandwidth) + attention, moved / max(side.link, 1e-300)], axis=1)
 
 
 def moved_bytes(work: OffloadWork, mode: Mode) -> BytesArray:
     """Return the weights that cross the links in a step."""
-    return {"cpu": 0.0 * work.host_bytes, "stream": work.held_bytes, "touched": work.host_bytes}[mode]
+    touched = work.host_bytes - work.attended_bytes
+    return {"cpu": 0.0 * touched, "stream": work.held_bytes, "touched": touched}[mode]
 
 
 def accelerator_seconds(
@@ -358,13 +376,15 @@ def accelerator_seconds(
         return np.stack([nothing, nothing, nothing], axis=1)
     streamed = float(mode != "cpu")
     bandwidth = max(count, 1) * part.need("memory_bandwidth")
-    weights = (work.own_bytes + streamed * work.host_bytes) / (fit.accelerator_bandwidth * bandwidth)
+    fetched = work.host_bytes - work.attended_bytes
+    weights = (work.own_bytes + streamed * fetched) / (fit.accelerator_bandwidth * bandwidth)
     cache = work.cache_bytes / (fit.accelerator_cache * bandwidth)
     peaks = {str(name): rate for name, rate in part.peak.items()}
     peak = peaks.get(work.compute) or peaks.get("bf16")
     if not peak:
         return np.stack([weights, cache, nothing], axis=1)
-    flop = work.own_flop + streamed * (work.host_flop + work.host_prompt_flop)
+    attended = work.attended_flop + work.attended_prompt_flop
+    flop = work.own_flop + streamed * (work.host_flop + work.host_prompt_flop - attended)
     arithmetic = flop / (max(count, 1) * fit.accelerator_flop * peak)
     hidden = arithmetic > weights + cache
     return np.stack([np.where(hidden, 0.0, item) for item in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)

@@ -22,7 +22,6 @@ async function begin() {
   at("users").value ||= "8";
   at("kind").value ||= "any";
   at("probability").value ||= "0.95";
-  explainTerms();
   flows();
   const catalogue = await ask("v1/catalogue");
   machines = machineChoices(catalogue.hardware);
@@ -254,4 +253,6 @@ at("only").addEventListener("change", () => at("only").dataset.value && restrict
 at("export").addEventListener("click", () => save("glmplan-size.csv", csv(), "text/csv"));
 for (const name of ["paid", "evidence", "word"]) at(name).addEventListener("input", redraw);
 addEventListener("popstate", () => location.reload());
+addEventListener("token", () => begin().catch(refusal));
+explainTerms();
 begin().catch(refusal);

@@ -121,4 +121,5 @@ at("check").addEventListener("submit", (event) => { event.preventDefault(); comp
 for (const name of ["input", "change"]) at("check").addEventListener(name, command);
 at("model").addEventListener("change", fill);
 at("copy").addEventListener("click", () => copy(at("command").textContent, "The command is copied."));
+addEventListener("token", begin);
 begin();

@@ -72,6 +72,9 @@ function evenChart(found, way) {
   );
 }
 
+/** A missing price without the option of the command line: the form has a field for it. */
+const withoutOption = (text) => text.replaceAll(/: set --[^;]*/g, "");
+
 export function drawCost(into, found, refused, give) {
   if (!found || !found.ways) {
     into.replaceChildren(el("p", { class: "note", text: refused || (found && found.reason) || "No cost is told of a plan that does not fit." }));
@@ -80,10 +83,9 @@ export function drawCost(into, found, refused, give) {
   const priced = found.ways.filter((way) => way.usd_month !== null);
   const notes = [];
   if (found.api) notes.push(`API: ${found.api.seller}, ${money(found.api.usd_per_million_input_tokens)} for a million prompt tokens and ${money(found.api.usd_per_million_output_tokens)} for a million answer tokens (${found.api.date}); ${money(found.api.usd_month)} a month for the same tokens.`);
-  else notes.push(`API: ${found.api_missing.replace(/: give .*/, "")}; give one under Layout, drafting, prices.`);
-  // how to give a price on the command line is no help here: the form has a field for it
-  const missing = found.ways.filter((way) => way.price_missing).map((way) => el("p", { class: "note" }, `${way.paid === "buy" ? "Purchase" : "Rent"}: ${way.price_missing.replaceAll(/: give [^;]*/g, "")}. `, el("button", { type: "button", class: "small", text: `Give your ${way.paid === "buy" ? "price" : "rent"}`, click: () => give(way.paid === "buy" ? "buy" : "rent") })));
-  for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old}.`);
+  else notes.push(`API: ${withoutOption(found.api_missing)}; give one under Engine, layout, prices.`);
+  const missing = found.ways.filter((way) => way.price_missing).map((way) => el("p", { class: "note" }, `${way.paid === "buy" ? "Purchase" : "Rent"}: ${withoutOption(way.price_missing)}. `, el("button", { type: "button", class: "small", text: `Give your ${way.paid === "buy" ? "price" : "rent"}`, click: () => give(way.paid === "buy" ? "buy" : "rent") })));
+  for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old.replace(", STALE", "")}.`);
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
   into.replaceChildren(...[
     priced.length && el("div", { class: "costs" }, el("div", { class: priced.length > 1 ? "scroll many" : "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, costTable(found, priced)), found.api && el("div", { id: "even" }, priced.map((way) => evenChart(found, way)))),

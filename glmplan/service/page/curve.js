@@ -66,7 +66,7 @@ function zonesOf(safe, most) {
   const even = Math.min(Math.max(safe.users_at_50 ?? safe.expected, sure), most);
   const percent = Math.round(safe.probability * 100);
   return [
-    sure >= 1 && ["z-yes", 1, sure, `${percent} % sure: ${whole(safe.users)}`, `sure: ${whole(safe.users)}`],
+    sure >= 1 && ["z-yes", 1, sure, `${percent} % sure: to ${whole(safe.users)}`, `sure: to ${whole(safe.users)}`],
     even > sure && ["z-likely", Math.max(sure, 1), even, `likely: to ${whole(safe.users_at_50 ?? safe.expected)}`, "likely"],
     most > even && ["z-unlikely", Math.max(even, 1), most, "unlikely", "unlikely"],
   ].filter(Boolean);

@@ -1,6 +1,6 @@
 // The page "will it fit, how fast": a sentence whose every change is a question, and an answer that is drawn as it comes.
 
-import { ask, at, el, number, pageOf, Refused, typed, useToken } from "./dom.js";
+import { ask, at, el, number, pageOf, Refused, typed } from "./dom.js";
 import { modelOf } from "./combo.js";
 import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
 import { drawCurve } from "./curve.js";
@@ -67,7 +67,6 @@ function problem(error) {
   const fields = { tpot_limit: "rate", ttft_limit: "wait", on: partOf(state.on).cards === "0" ? "cards" : "part" };
   const { control, wrong } = refusal(error, (name) => fields[name] ?? name);
   if (!error) return;
-  at("token-form").hidden = error.status !== 401;
   for (let node = control?.parentElement; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
   const instead = (wrong.nearest || []).slice(0, 5);
   if (control && instead.length) at("problem").append(el("div", { class: "row" }, instead.map((value) => el("button", { type: "button", class: "small", text: value, click: () => put(wrong.field, value) }))));
@@ -285,13 +284,7 @@ addEventListener("popstate", () => {
   show(state, catalogue);
   answerIt();
 });
-at("token-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  useToken(at("token").value);
-  at("token-form").hidden = true;
-  problem(null);
-  begin().catch(problem);
-});
+addEventListener("token", () => begin().catch(problem));
 at("add").addEventListener("click", () => {
   if (others.length >= MOST - 1) return said("Four plans are compared at most: remove one first.");
   others = [...others, { ...state }];

@@ -1,6 +1,6 @@
 // Terms with the sentence of the glossary, errors in the words of the form, theme, copying.
 
-import { at, el, kept, pageOf, Refused } from "./dom.js";
+import { at, el, kept, Refused, useToken } from "./dom.js";
 
 /** Sentences of docs/glossary.md. */
 const TERMS = {
@@ -85,6 +85,7 @@ export function refusal(error, fieldOf = (name) => name) {
   // the answer below belongs to another question
   at("answer").toggleAttribute("data-refused", Boolean(error));
   box.replaceChildren();
+  at("token-form")?.remove();
   if (!error) return {};
   const wrong = error instanceof Refused ? error.error : { message: "The service does not answer. Is glmplan serve still running?" };
   // a number of users is one of a list, a fact one of a record
@@ -99,8 +100,20 @@ export function refusal(error, fieldOf = (name) => name) {
   box.append(el("strong", { text: `${subject}${end < 0 ? line : `${line.slice(0, end)}.`}` }));
   if (end >= 0) box.append(el("p", { text: `${line[end + 2].toUpperCase()}${line.slice(end + 3)}` }));
   if (form.length) box.append(el("pre", { tabindex: "0", text: form.join("\n") }));
-  if (error.status === 401 && !at("token-form")) box.append(" ", el("a", { href: pageOf(""), text: "Give the token on the first page." }));
+  if (error.status === 401) box.closest("form").before(tokenForm());
   return { control, wrong };
+}
+
+/** The field for the token of the service; with it the page begins again. */
+function tokenForm() {
+  const field = el("input", { id: "token", type: "password", autocomplete: "off" });
+  const given = (event) => {
+    event.preventDefault();
+    useToken(field.value.trim());
+    refusal(null);
+    dispatchEvent(new Event("token"));
+  };
+  return el("form", { id: "token-form", class: "card", "aria-label": "Token", submit: given }, el("label", { for: "token", text: "This service asks for a token" }), " ", field, " ", el("button", { class: "primary", text: "Use it" }));
 }
 
 let shown = 0;

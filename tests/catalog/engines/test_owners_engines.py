@@ -32,6 +32,23 @@ def test_turbomind_takes_a_share_of_what_is_free_after_the_weights():
     assert full.holding.pool.tokens == pytest.approx(seen, rel=0.05)
 
 
+def test_the_pytorch_engine_reserves_logits_before_its_share():
+    full, half = (
+        plan("llama-3.1-8b", "a100-80gb-sxm", engine="lmdeploy-pytorch", memory_fraction=one) for one in (0.8, 0.4)
+    )
+    assert full.holding.pool.tokens == pytest.approx(2 * half.holding.pool.tokens, rel=1e-3)
+    # logits of 8,192 tokens and of 384 requests twice, in 16 bit of a vocabulary of 128,256
+    reserved = (8192 + 2 * 384) * 128256 * 2
+    turbomind = plan("llama-3.1-8b", "a100-80gb-sxm", engine="lmdeploy").holding.pool_bytes
+    assert turbomind - full.holding.pool_bytes == pytest.approx(0.8 * reserved, rel=0.01)
+
+
+def test_the_pytorch_engine_caches_latents_and_index_keys_once():
+    answer = plan("glm-5.1-fp8", "8xh200-sxm", engine="lmdeploy-pytorch", tp=8, mtp=0)
+    # 78 layers of 576 values in BF16, and a key of 128 bytes with a scale of 4
+    assert answer.ranks[0].per_token == pytest.approx(78 * (576 * 2 + 132))
+
+
 def test_turbomind_keeps_every_token_of_a_layer_with_a_window():
     answer = plan("gpt-oss-120b", "h200-sxm", engine="lmdeploy", context=131072, users="1")
     # 36 layers of two times eight heads of 64 values in BF16
@@ -81,6 +98,28 @@ def test_lmdeploy_is_refused_where_turbomind_cannot(words, wall):
     assert plan(engine="lmdeploy", **words).holding.terms.blocked.id == wall
 
 
+@pytest.mark.parametrize(
+    ("words", "wall"),
+    [
+        ({"model": "minimax-m2", "on": "8xh200-sxm"}, "lmdeploy-pytorch-lacks-the-model"),
+        ({"model": "deepseek-v4-flash", "on": "8xh200-sxm"}, "lmdeploy-pytorch-lacks-the-model"),
+        ({"model": "qwen3.5-27b", "on": "h100-sxm"}, "lmdeploy-pytorch-keeps-states-apart"),
+        ({"model": "qwen3-32b-nvfp4", "on": "b200-sxm"}, "lmdeploy-pytorch-reads-no-such-weights"),
+        ({"model": "qwen3-32b", "on": "2xh200-sxm", "pp": 2}, "lmdeploy-pytorch-has-no-stages"),
+        ({"model": "qwen3-32b", "on": "mi300x"}, "lmdeploy-pytorch-on-other-parts"),
+        ({"model": "kimi-k2.5", "on": "8xh200-sxm", "engine_version": "0.16.0"}, "lmdeploy-pytorch-kimi-since"),
+        (
+            {"model": "deepseek-v3", "on": "8xh200-sxm", "kv": "int8-head", "tp": 8},
+            "lmdeploy-pytorch-quantises-no-latents",
+        ),
+        ({"model": "qwen3-8b-q4_k_m", "on": "h100-sxm"}, "gguf-files-not-read"),
+    ],
+)
+def test_the_pytorch_engine_of_lmdeploy_is_refused_with_the_next_step(words, wall):
+    blocked = plan(engine="lmdeploy-pytorch", **words).holding.terms.blocked
+    assert blocked.id == wall and blocked.do
+
+
 def test_exl3_files_are_planned_with_the_engine_that_reads_them():
     answer = plan("qwen3.8-27b-exl3-3.50bpw", "rtx-3090", users="1")
     assert (answer.asked.engine, answer.holding.terms.kv, answer.holding.terms.blocked) == ("exllamav3", "f16", None)
@@ -125,3 +164,52 @@ def test_exl3_files_have_one_to_eight_bits(bits):
     assert checkpoint_for(load_model("llama-3.1-8b"), "exl3-8.0bpw").default == "bpw:8.0"
     with pytest.raises(SpecError):
         checkpoint_for(load_model("llama-3.1-8b"), f"exl3-{bits}bpw")
+
+
+HOST = """
+title = "desktop"
+source = "made up for this test"
+[[sockets]]
+name = "cpu0"
+cpu = "made up"
+cores = 16
+memory_size = "128 GB"
+memory_bandwidth = "89.6 GB/s"
+[[roots]]
+name = "root0"
+socket = "cpu0"
+[[cards]]
+accelerator = "rtx-3090"
+count = 2
+parent = "root0"
+link = { generation = 4, lanes = 8 }
+"""
+
+
+@pytest.fixture
+def desktop(tmp_path):
+    (tmp_path / "desktop.toml").write_text(HOST)
+    return str(tmp_path / "desktop.toml")
+
+
+def test_exllamav3_counts_layers_with_experts_that_the_cpu_computes(desktop):
+    answer = plan("glm-4.5-air", desktop, weights="exl3-4.0bpw", users="1")
+    moved = round(answer.asked.settings.host_experts * 45)
+    # 45 layers with experts after a dense one, 128 experts of three matrices of 4096 x 1408 in 4 bits
+    assert answer.holding.host == pytest.approx(moved * 128 * 3 * 4096 * 1408 * 4 / 8, rel=0.02)
+    assert 0 < moved < 45 and f"--cpu-moe-offload-layers {moved}" in command(answer)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"model": "llama-3.1-70b", "weights": "exl3-6.0bpw"}, {"model": "glm-4.5-air", "weights": "exl3-4.0bpw", "tp": 2}],
+)
+def test_exllamav3_moves_experts_only_and_only_of_dealt_layers(desktop, words):
+    answer = plan(on=desktop, users="1", **words)
+    assert (answer.verdict, answer.asked.settings.host_experts) == ("does_not_fit", 0.0)
+
+
+def test_experts_of_exllamav3_are_not_mapped_from_the_file(desktop):
+    answer = plan("deepseek-v3", desktop, weights="exl3-4.0bpw", users="1")
+    assert answer.holding.host_short > 0
+    assert not any("drive" in reason or "pinned" in reason for reason in answer.reasons)

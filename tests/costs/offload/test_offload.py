@@ -64,9 +64,9 @@ def test_host_and_accelerators_together_do_the_whole_step():
 
 
 def test_whole_layers_take_their_cache_with_them():
-    split, whole = work(0.25, context=1000.0, unit="layers"), work(0.0, context=1000.0)
-    assert split.cache_bytes[0] == pytest.approx(0.75 * whole.cache_bytes[0])
-    assert split.host_layers == pytest.approx(0.25 * 61)
+    split, whole = work(15 / 61, context=1000.0, unit="layers"), work(0.0, context=1000.0)
+    assert split.cache_bytes[0] == pytest.approx(46 / 61 * whole.cache_bytes[0])
+    assert split.host_layers == pytest.approx(15)
 
 
 def test_a_second_user_visits_almost_as_many_experts_again():
@@ -208,3 +208,23 @@ def test_a_step_reads_rows_of_an_n_gram_table_and_not_the_table():
     # some classes stay in BF16, two bytes a weight
     active = model_parameters(model).active
     assert active < work.own_bytes[0] < 1.25 * active
+
+
+def test_leading_layers_are_the_first_ones_and_not_a_share_of_each_kind():
+    # three dense layers lead
+    leading = work(3 / 61, unit="layers")
+    dense = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168 + 3 * 7168 * 18432
+    assert leading.held_bytes[0] == pytest.approx(3 * dense, rel=1e-3)
+    assert leading.host_layers == pytest.approx(3)
+
+
+def test_the_cpu_attends_to_its_cache_where_weights_are_streamed():
+    one = np.ones(1)
+    points = StepPoints(0 * one, 0 * one, one * 2048, one * 8192)
+    on_host, beside = (
+        offload_work(DEEPSEEK, INT8, Placement(0.5, "layers", cache=cache), points) for cache in (True, False)
+    )
+    assert on_host.cache_bytes[0] == 0.0 < beside.cache_bytes[0] < on_host.attended_bytes[0]
+    streamed = host_seconds(on_host, SIDE, mode="stream", fit=FIT)[0, 0]
+    least = on_host.attended_prompt_flop[0] / (FIT.prefill_core_rate["avx512"] * SIDE.cores)
+    assert streamed == pytest.approx(on_host.held_bytes[0] / (FIT.copy * SIDE.bandwidth) + least)
