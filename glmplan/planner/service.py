@@ -14,14 +14,14 @@ from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
 from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import MAY_START, Holding
+from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
 from glmplan.planner.question import Asked, experts_of, read_words
 from glmplan.planner.ranking import (
     deployment_of,
-    load_of,
+    load_on,
     predicted,
     prompts_timed,
-    seats_of,
     typical_users,
     untimed_words,
 )
@@ -330,7 +330,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts")
     servers, terms = best.terms.decoding, best.terms
     sent = best.pool_for(asked.request_tokens)
-    load = load_of(asked, deployment, sent, typical_users(asked), servers)
+    load = load_on(asked, deployment, best, typical_users(asked))
     found = predict(deployment, load)
     # interval of a step: answers of a single token have TTFT only
     first = found.figures["ttft"]
@@ -338,10 +338,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     defaults, ranks = asked.defaults, deployment.dp
     pool = sent.tokens / (servers * ranks)
     drafted = deployment.draft_tokens
-    budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
-    if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
-        # the launch command sets as many slots as the lower bound of the pool holds requests; they share the pool
-        places = min(places, max(int(best.held_low / (servers * ranks)), 1))
+    budget, places = defaults.budget_of(ranks) // ranks, slots_of(asked, best) // ranks
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,

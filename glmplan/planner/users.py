@@ -15,11 +15,11 @@ from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import ModelSpec
 from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_of
 from glmplan.planner.hazards import Hazard, PlanFacts, hazards_for, is_safe
-from glmplan.planner.launch import launch_context
+from glmplan.planner.launch import launch_context, slots_of
 from glmplan.planner.layouts import layouts, servers_of
 from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
-from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
+from glmplan.planner.ranking import Scored, predicted, rank_layouts, speed_known
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.distribution import EXPECTED, NORMAL, SHOWN, SURE, share_below, standard
 from glmplan.prediction.predict import Figure, Prediction
@@ -152,7 +152,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
 def places_of(asked: Asked, holding: Holding) -> int:
     """Return the running requests that the engine allows on decoding ranks."""
-    return seats_of(asked, holding.terms.dp) * holding.terms.decoding
+    return slots_of(asked, holding) * holding.terms.decoding
 
 
 def _running(asked: Asked, holding: Holding) -> float:

@@ -31,8 +31,9 @@ from glmplan.extras import check_extra
 from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.ask import Deployed, deployment
-from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
-from glmplan.planner.users import danger_under, verdict_under
+from glmplan.planner.launch import slots_held
+from glmplan.planner.ranking import load_of, prompts_timed, untimed_words
+from glmplan.planner.users import danger_under, places_of, verdict_under
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit
 from glmplan.purchase.axes import PROMISED, STATISTICS, Arriving, Sweep, simulated
@@ -451,6 +452,8 @@ def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
     if verdict == _LENGTH:
         return f"{length:,} tokens exceed the context of the model ({block.facts['longest']:,})"
     if verdict == _PLACES:
+        if users <= block.facts["places"]:
+            return f"the lower bound of the KV pool holds fewer than {users} slots of {length:,} tokens"
         return f"the engine runs at most {block.facts['places']} requests at once, not {users}"
     if sweep.simulation is not None:
         return f"KV pool holds {held:,.1f} such requests expected, fewer in the pessimistic case"
@@ -634,7 +637,7 @@ def _verdicts(plan: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
         terms.replicas * requests_that_fit(memory, part, lengths.astype(float), quantile=quantile)[places]
         for quantile in (0.0, -QUANTILE_90)
     )
-    seats = seats_of(asked, terms.dp) * terms.replicas
+    seats = terms.replicas * slots_held(asked, terms, low)
     verdict = np.select(
         [lengths[places] > asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],
@@ -676,7 +679,7 @@ def _facts(plan: Deployed) -> dict[str, Any]:
         "engine_chosen": asked.engine,
         "layout": terms.name,
         "cache": terms.kv,
-        "places": seats_of(asked, terms.dp) * terms.replicas,
+        "places": places_of(asked, plan.holding),
         "longest": asked.model.max_context,
         **({} if danger is None else {"danger": f"{danger.title}: {danger.numbers}"}),
     }
