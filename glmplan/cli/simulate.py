@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunOptions", "command"]
 
-_WHOLE_TRACE = 1 << 40
 #: time after which a run shows its progress [s]
 _PATIENCE = 1.0
 
@@ -77,8 +76,8 @@ def command(
 
     The answer has latencies, throughput, batch size and KV cache usage.
     """
-    from glmplan.simulation.load_trial import default_requests, default_warmup
-    from glmplan.simulation.simulate import SimulationOptions, simulate
+    from glmplan.simulation.load_trial import default_requests, default_warmup, start_judged
+    from glmplan.simulation.simulate import LARGEST, SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
     _check_files(run)
@@ -93,14 +92,10 @@ def command(
     if run.sweep_rate is not None:
         _sweep(described, arriving, run, slo, title)
         return
-    requests = run.requests
-    if requests is None:
-        requests = default_requests(arriving)
-        if arriving.kind == "trace":
-            requests = _WHOLE_TRACE
+    requests = default_requests(arriving) if run.requests is None else run.requests
     warmup = default_warmup(arriving, targets, requests) if run.warmup is None else run.warmup
     ranges: dict[str, tuple[float, float]] = {}
-    with _Progress(None if requests == _WHOLE_TRACE else requests * run.replications) as progress:
+    with _Progress(None if requests == LARGEST else requests * run.replications) as progress:
         outcome = simulate(
             described.service,
             arriving,
@@ -125,6 +120,9 @@ def command(
     if outcome.interrupted:
         raise typer.Exit(130)
     _notes(described, arriving, outcome)
+    if run.warmup is None and (begin := start_judged(arriving, targets, requests)):
+        start = f"the {requests:,} requests are of the start, in which all {arriving.users or ''} users begin together"
+        say(f"note: {start}: safe and size judge those after the first {begin:,} (--requests)", err=True)
 
 
 def _check_files(run: RunOptions) -> None:
