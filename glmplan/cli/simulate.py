@@ -191,8 +191,11 @@ def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:
 
     Daily traffic depends on the hour; a growing queue depends on the length of the run.
     """
+    from glmplan.planner.users import danger_under
     from glmplan.simulation.load_trial import exceeded
 
+    if described.plan is not None and (danger := danger_under(*described.plan)) is not None:
+        say(f"note: not safe: {danger.words}", err=True)
     hours = outcome.summary.get("duration_s", 0.0) / 3600.0
     if arriving.kind == "daily" and hours < 24.0:
         most = f"the busiest part of the day has {arriving.peak:.3g} times the mean (--traffic poisson:RATE shows it)"

@@ -39,7 +39,6 @@ __all__ = [
     "Solution",
     "binding_words",
     "count_users",
-    "danger_of",
     "danger_under",
     "facts_of",
     "grid_of",
@@ -403,7 +402,7 @@ def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
             "hazard",
             hazard.severity,
             hazard.id,
-            hazard.title + ("" if hazard.certain else " (cannot be ruled out)"),
+            hazard.named,
             f"{hazard.effect}: {hazard.numbers}",
             hazard.change,
             hazard.source,
@@ -438,7 +437,7 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
     if is_safe(hazards):
         return safe
     worst = hazards[0]
-    limit = Limit("hazard", 0, f"{worst.title}: {worst.numbers}")
+    limit = Limit("hazard", 0, worst.words)
     none = tuple((share, 0) for share, _ in safe.at)
     curve = tuple((users, 0.0) for users, _ in safe.curve)
     return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit), at=none, curve=curve)
@@ -514,11 +513,6 @@ def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], pr
     known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
     bounds = {name: bound for name, bound in bounds.items() if name in known[1].figures}
     return max(min(_limits_at(probability, asked, holding, known, bounds).values()), 0)
-
-
-def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
-    """Return the worst hazard that makes every load unsafe, or None."""
-    return danger_under(asked, holding)
 
 
 def count_users(
