@@ -27,7 +27,7 @@ from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_of, service_of
 from glmplan.planner.traffic_search import read_traffic, traffic_of
-from glmplan.planner.users import usual_promise, verdict_under
+from glmplan.planner.users import solve, usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import probability_asked
 from glmplan.prediction.predict import Prediction
@@ -247,8 +247,11 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     """
     with _python_words():
         asked = best_format(PlanRequest(model, on, **question), read_words)
+    from glmplan.planner.moved_search import with_moved_experts
+
     with site_calibration(asked.calibration):
-        best = chosen(asked)
+        solution = with_moved_experts(solve(asked, sole=True))
+        asked, best = solution.asked, chosen(solution.asked, solution)
         return Deployed(asked, best, deployment_of(asked, best.terms))
 
 

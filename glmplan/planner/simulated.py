@@ -359,7 +359,10 @@ def _of_users(
 
 
 def _added(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Return the summary of several servers: sums, and means of requests."""
+    """Return the summary of several servers: sums, and means of requests.
+
+    All answers have one length here: the token rates of the servers weigh them as their request rates do.
+    """
     sums = ("output_tokens_per_s", "requests", "preemptions")
     found = {name: sum(count * one[name] for count, one in parts) for name in sums}
     total = found["output_tokens_per_s"]

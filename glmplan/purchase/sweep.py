@@ -32,6 +32,7 @@ from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.launch import slots_held
+from glmplan.planner.moved_experts import moved_words
 from glmplan.planner.ranking import load_of, prompts_timed, untimed_words
 from glmplan.planner.users import danger_under, places_of, verdict_under
 from glmplan.prediction.load import Load
@@ -326,8 +327,11 @@ class Swept:
 
     @property
     def possible(self) -> np.ndarray:
-        """Return True for each feasible row, including tight ones."""
-        return self._joined(lambda block: block.verdict) <= _TIGHT
+        """Return True for each feasible row, including tight ones.
+
+        A plan with a hazard that is a danger is not.
+        """
+        return self._joined(lambda block: block.verdict + _NOT * ("danger" in block.facts)) <= _TIGHT
 
     def __repr__(self) -> str:
         return f"<Swept {len(self.blocks)} of {self.sweep.structures} combinations × {len(self.sweep.users)} loads>"
@@ -679,9 +683,10 @@ def _facts(plan: Deployed) -> dict[str, Any]:
         "engine_chosen": asked.engine,
         "layout": terms.name,
         "cache": terms.kv,
+        "host_weights": moved_words(asked, plan.holding),
         "places": places_of(asked, plan.holding),
         "longest": asked.model.max_context,
-        **({} if danger is None else {"danger": f"{danger.title}: {danger.numbers}"}),
+        **({} if danger is None else {"danger": f"not safe: {danger.words}"}),
     }
 
 
