@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunOptions", "command"]
 
-_WHOLE_TRACE = 1 << 40
 #: time after which a run shows its progress [s]
 _PATIENCE = 1.0
 
@@ -77,8 +76,8 @@ def command(
 
     The answer has latencies, throughput, batch size and KV cache usage.
     """
-    from glmplan.simulation.load_trial import default_requests, default_warmup
-    from glmplan.simulation.simulate import SimulationOptions, simulate
+    from glmplan.simulation.load_trial import default_requests, default_warmup, start_judged
+    from glmplan.simulation.simulate import LARGEST, SimulationOptions, simulate
     from glmplan.simulation.traffic.slo import parse_slo
 
     _check_files(run)
@@ -93,14 +92,10 @@ def command(
     if run.sweep_rate is not None:
         _sweep(described, arriving, run, slo, title)
         return
-    requests = run.requests
-    if requests is None:
-        requests = default_requests(arriving)
-        if arriving.kind == "trace":
-            requests = _WHOLE_TRACE
+    requests = default_requests(arriving) if run.requests is None else run.requests
     warmup = default_warmup(arriving, targets, requests) if run.warmup is None else run.warmup
     ranges: dict[str, tuple[float, float]] = {}
-    with _Progress(None if requests == _WHOLE_TRACE else requests * run.replications) as progress:
+    with _Progress(None if requests == LARGEST else requests * run.replications) as progress:
         outcome = simulate(
             described.service,
             arriving,
@@ -125,6 +120,9 @@ def command(
     if outcome.interrupted:
         raise typer.Exit(130)
     _notes(described, arriving, outcome)
+    if run.warmup is None and (begin := start_judged(arriving, targets, requests)):
+        start = f"the {requests:,} requests are of the start, in which all {arriving.users or ''} users begin together"
+        say(f"note: {start}: safe and size judge those after the first {begin:,} (--requests)", err=True)
 
 
 def _check_files(run: RunOptions) -> None:
@@ -193,8 +191,11 @@ def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:
 
     Daily traffic depends on the hour; a growing queue depends on the length of the run.
     """
+    from glmplan.planner.users import danger_under
     from glmplan.simulation.load_trial import exceeded
 
+    if described.plan is not None and (danger := danger_under(*described.plan)) is not None:
+        say(f"note: not safe: {danger.words}", err=True)
     hours = outcome.summary.get("duration_s", 0.0) / 3600.0
     if arriving.kind == "daily" and hours < 24.0:
         most = f"the busiest part of the day has {arriving.peak:.3g} times the mean (--traffic poisson:RATE shows it)"

@@ -53,7 +53,7 @@ class SpendOptions:
     ] = None
     sites: Annotated[int | None, typer.Option(min=1, help="Sites, each of which meets the SLO alone.")] = None
     use_case: Annotated[
-        str | None, typer.Option(help="Lengths of chat, long-chat, rag, code-completion, agent or summarise.")
+        str | None, typer.Option(help="Lengths of chat, long-chat, rag, code-completion, agent, summarise or batch.")
     ] = None
     working_hours: Annotated[
         float | None, typer.Option(help="Hours of a week with this load, none in the others; for tokens of a month.")

@@ -201,7 +201,11 @@ def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputO
     from glmplan.purchase.frontier import OBJECTIVE_LABELS, OBJECTIVES, frontier
     from glmplan.purchase.sweep import rows_of
 
-    measures = {name: np.asarray(rows_of(columns[name]), dtype=float) for name in columns if name in OBJECTIVES}
+    measures = {
+        name: np.where(found.possible, np.asarray(rows_of(columns[name]), dtype=float), np.nan)
+        for name in columns
+        if name in OBJECTIVES
+    }
     names = _objectives(output.frontier) if output.frontier else _usual(measures)
     labels = ", ".join(OBJECTIVE_LABELS.get(name, name) for name in names)
     best = frontier(measures, names)

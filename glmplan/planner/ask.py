@@ -27,7 +27,7 @@ from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_of, service_of
 from glmplan.planner.traffic_search import read_traffic, traffic_of
-from glmplan.planner.users import usual_promise, verdict_under
+from glmplan.planner.users import solve, usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import probability_asked
 from glmplan.prediction.predict import Prediction
@@ -37,13 +37,13 @@ from glmplan.request.keywords import Arrivals, Question
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 from glmplan.simulation.engine.settings import EngineSettings
-from glmplan.simulation.load_trial import SafeLoad
+from glmplan.simulation.load_trial import SafeLoad, default_requests, default_warmup
 from glmplan.simulation.safe_load import Cutoff, Kept
 from glmplan.simulation.simulate import LARGEST, Outcome, SimulationOptions
 from glmplan.simulation.simulate import simulate as simulate_service
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import Traffic
-from glmplan.units import GIB, given_text
+from glmplan.units import GIB, given_text, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,8 +247,11 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     """
     with _python_words():
         asked = best_format(PlanRequest(model, on, **question), read_words)
+    from glmplan.planner.moved_search import with_moved_experts
+
     with site_calibration(asked.calibration):
-        best = chosen(asked)
+        solution = with_moved_experts(solve(asked, sole=True))
+        asked, best = solution.asked, chosen(solution.asked, solution)
         return Deployed(asked, best, deployment_of(asked, best.terms))
 
 
@@ -470,9 +473,10 @@ def simulate(
     traffic : str or Traffic
         ``closed:32``, ``poisson:2.5/s``, ``sessions:20``, ``trace:FILE`` … as `glmplan simulate --traffic` takes it.
     requests : int, optional
-        Requests to simulate; 1000 by default, and every request of a trace, [-]
+        Requests to simulate; as many as `glmplan simulate` by default: 10 for each user of a closed loop, settled
+        sessions, every request of a trace, else 1000, [-]
     slo : str, optional
-        SLO for goodput, such as ``ttft p95 < 2 s``.
+        SLO for goodput, such as ``ttft p95 < 2 s``. The start, in which all users begin together, does not count.
     seed : int, optional
         Seed, [-]; the same seed gives the same answer.
     keep : bool, optional
@@ -506,10 +510,12 @@ def simulate(
     with _python_words():
         described, arriving = _described(planned, traffic, arrivals, settings)
         targets = parse_slo(slo) if slo != "" else ()
-        if requests is None:
-            requests = LARGEST if arriving.kind == "trace" else 1000
+        requests = default_requests(arriving) if requests is None else whole_number(requests, "requests", most=LARGEST)
+        warmup = default_warmup(arriving, targets, requests)
         options = SimulationOptions(targets=targets, keep=keep)
-        return simulate_service(described.service, arriving, requests=requests, seed=seed, options=options)
+        return simulate_service(
+            described.service, arriving, requests=requests, warmup=warmup, seed=seed, options=options
+        )
 
 
 @with_keywords(TrafficSpec)

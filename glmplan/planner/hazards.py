@@ -103,6 +103,16 @@ class Hazard:
     change: str
     certain: bool = True
 
+    @property
+    def named(self) -> str:
+        """The title, marked if an unknown fact decides."""
+        return self.title + ("" if self.certain else " (cannot be ruled out)")
+
+    @property
+    def words(self) -> str:
+        """The title with its numbers."""
+        return f"{self.named}: {self.numbers}"
+
 
 @cache
 def hazard_rules() -> dict[str, HazardRule]:

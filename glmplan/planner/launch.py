@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from glmplan.catalog.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.catalog.engines.limitations import another_program, load_engine
 from glmplan.catalog.engines.recipes import (
@@ -37,6 +39,9 @@ __all__ = [
     "launch_context",
     "launch_files",
     "recipe_for",
+    "seats_of",
+    "slots_held",
+    "slots_of",
     "validate_command",
     "with_recipe",
 ]
@@ -342,8 +347,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
 
     words = ["llama-server", files, *moved_options(asked, holding)]
     # the server takes what -c says at start and stops if it is not there: the lower bound of the pool
-    most = int(min(asked.users[-1], max(holding.held_low, 1)))  # on all servers
-    slots = asked.settings.max_num_seqs or -(-most // terms.decoding)
+    slots = slots_of(asked, holding, asked.users[-1])
     whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW)) // 256 * 256
     if slots * terms.decoding <= max(holding.held_low, 1):  # each slot takes a whole request: no rounding below it
         whole = max(whole, -(-slots * asked.user_tokens // 256) * 256)
@@ -452,6 +456,44 @@ def _exllamav3(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
         words.append(f"--draft-mode {mode} --draft-num-tokens {terms.mtp}")
     notes.append(f"in the folder of TabbyAPI, with the files of {where} in models/")
     return tuple(words), tuple(notes)
+
+
+def seats_of(asked: Asked, ranks: int) -> int:
+    """Return the running requests that a server allows on all ranks.
+
+    The engine default counts per rank; an explicit max_num_seqs counts as the engine reads it.
+    """
+    explicit = asked.settings.max_num_seqs is not None
+    places = asked.defaults.places
+    return max(places // ranks, 1) * ranks if explicit and asked.defaults.divided else places * ranks
+
+
+def slots_held(asked: Asked, terms: Terms, held_low: np.ndarray) -> np.ndarray:
+    """Return the requests that each decoding server runs at once.
+
+    Slots of equal context (llama.cpp) are as many as the lower bound of the pool holds: the server allocates all of
+    them at start, and stops without the memory.
+
+    - `held_low`: Requests that the pools of all servers hold at the lower bound, [-].
+    """
+    seats = seats_of(asked, terms.dp)
+    if not _shares_context(asked):
+        return np.full_like(held_low, seats)
+    return np.minimum(seats, np.maximum(np.floor(held_low / terms.decoding), 1.0))
+
+
+def slots_of(asked: Asked, holding: Holding, users: int | None = None) -> int:
+    """Return `slots_held` of a layout.
+
+    `users`: Slots of equal context are no more than these users need.
+    """
+    slots = int(slots_held(asked, holding.terms, np.array(holding.held_low)))
+    return slots if users is None or not _shares_context(asked) else min(slots, -(-users // holding.terms.decoding))
+
+
+def _shares_context(asked: Asked) -> bool:
+    """Return True if the plan chooses the number of slots of equal context."""
+    return asked.settings.max_num_seqs is None and asked.defaults.admission == "slot"
 
 
 def launch_context(asked: Asked, best: Holding) -> TokenCount:

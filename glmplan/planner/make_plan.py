@@ -329,7 +329,7 @@ def _headline(solution: Solution, verdict: str) -> str:
     if verdict == "tight" and (not asked.users_given or best.held_low >= asked.users[-1]):
         danger = danger_under(asked, best)
         assert danger is not None  # nothing else is left
-        return f"tight: fits with {best.terms.name}, but is not safe: {danger.title}{left}"
+        return f"tight: fits with {best.terms.name}, but is not safe: {danger.named}{left}"
     if verdict == "tight":
         users = asked.users[-1]
         if best.held >= users:
@@ -380,7 +380,7 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
         if words := movable_words(solution.asked):
             return (words, f"do: {_DESCRIBE}")
     if verdict == "tight" and (danger := danger_under(solution.asked, best)) is not None:
-        return (f"{danger.title}: {danger.numbers}", f"do: {danger.change}", f"source: {danger.source}")
+        return (danger.words, f"do: {danger.change}", f"source: {danger.source}")
     return ()
 
 

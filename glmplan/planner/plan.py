@@ -192,7 +192,7 @@ class Safe:
 
 #: answer to the question of a request → its words
 REPLIES = {
-    "yes": "Yes", "likely": "Likely", "unlikely": "Unlikely", "does_not_load": "Does not load",
+    "yes": "Yes", "likely": "Likely", "unlikely": "Unlikely", "not_safe": "Not safe", "does_not_load": "Does not load",
     "engine_cannot": "The engine cannot", "unknown": "Unknown",
 }  # fmt: skip
 
@@ -205,8 +205,8 @@ class Reply:
     ----------
     name : str
         A key of `REPLIES`: ``yes`` at the asked probability or more, ``likely`` from a half, ``unlikely`` below;
-        ``does_not_load`` without enough memory; ``engine_cannot`` if a limitation has no workaround; ``unknown``
-        without speeds.
+        ``not_safe`` with a hazard that stops the service, or may; ``does_not_load`` without enough memory;
+        ``engine_cannot`` if a limitation has no workaround; ``unknown`` without speeds.
     users : int
         Users of the question, the largest number that was typed; one if none was, [-]
     probability : float or None
@@ -531,6 +531,8 @@ class AnswerRecord:
             return Reply("does_not_load", users)
         if self.safe is None:
             return Reply("unknown", users)
+        if self.safe.limit == "hazard":
+            return Reply("not_safe", users)
         chance = self.safe.chance_of(users)
         name = "yes" if chance >= self.safe.probability else "likely" if chance >= EXPECTED else "unlikely"
         return Reply(name, users, chance)

@@ -617,7 +617,7 @@ class Asked:
                 raise TypeError(f"Asked has no {', '.join(sorted(unknown))}")
             own["request"] = self.request.model_copy(update=options)
         result = replace(self, **own)  # type: ignore[arg-type]
-        return _with_free_share(result, before=self) if "engine" in own else result
+        return _with_free_share(result) if "engine" in own else result
 
 
 #: fields of `Asked`, and those that it reads from its request
@@ -706,20 +706,21 @@ def read_words(words: PlanRequest) -> Asked:
     return _with_free_share(asked if words.recipe is None else _by_recipe(asked, words.recipe))
 
 
-def _with_free_share(asked: Asked, before: Asked | None = None) -> Asked:
+def _with_free_share(asked: Asked) -> Asked:
     """Return the request with a memory fraction that starts.
 
-    Only if none was given, where the engine looks at the free memory of a part that shares it with its host. `before`:
-    the request of another engine, whose fraction of this kind goes.
+    Only if none was given, where the engine looks at the free memory of a part that shares it with its host. The
+    fraction that was assumed for another engine goes.
     """
     settings, share = asked.settings, _free_share(asked)
-    if before is not None and settings.memory_fraction == _free_share(before):
+    words = "some started systems leave no more memory free"
+    assumed = tuple(one for one in asked.assumed if not one.endswith(words))
+    if len(assumed) < len(asked.assumed):
         settings = replace(settings, memory_fraction=asked.request.memory_fraction)
     if settings.memory_fraction is None and share is not None:
-        words = f"--memory-fraction {share:g}: some started systems leave no more memory free"
-        asked = replace(asked, assumed=(*asked.assumed, words))
+        assumed = (*assumed, f"--memory-fraction {share:g}: {words}")
         settings = replace(settings, memory_fraction=share)
-    return replace(asked, settings=settings)
+    return replace(asked, settings=settings, assumed=assumed)
 
 
 def _free_share(asked: Asked) -> Ratio | None:
@@ -738,7 +739,7 @@ def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[
     given = {name: number for name in DEGREES if (number := getattr(words, name)) is not None}
     if given.pop("pp", None) == sum(count for _, count in machine.kinds) and set(given.values()) <= {1}:
         words = words.model_copy(update={"pp": None})
-    elif any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")):
+    elif any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")) or (words.replicas or 1) > 1:
         return machine, words
     beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
     return machine.one_after_another(beside), words

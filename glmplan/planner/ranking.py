@@ -14,7 +14,7 @@ from glmplan.costs.points import Layout
 from glmplan.errors import UnknownFact
 from glmplan.io.models.checkpoints import remarks_on
 from glmplan.planner.capacity import Holding, Pool, Terms, experts_on_host
-from glmplan.planner.launch import degrees_of, validate_command
+from glmplan.planner.launch import degrees_of, seats_of, slots_of, validate_command
 from glmplan.planner.layouts import known_apart
 from glmplan.planner.question import Asked, usual_users
 from glmplan.prediction.assumptions import assumed_kinds
@@ -37,6 +37,7 @@ __all__ = [
     "Speed",
     "deployment_of",
     "load_of",
+    "load_on",
     "matrix_rate_known",
     "narrowing_of",
     "narrowing_words",
@@ -44,7 +45,6 @@ __all__ = [
     "predicted",
     "prompts_timed",
     "rank_layouts",
-    "seats_of",
     "shown_users",
     "speed_known",
     "typical_users",
@@ -214,7 +214,7 @@ def predicted(
         deployment = deployments.get(id(holding))
         if deployment is None:
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
-        load = load_of(asked, deployment, holding.pool_for(asked.request_tokens), users, holding.terms.decoding)
+        load = load_on(asked, deployment, holding, users)
         if settled and load.phase == "serving":
             each = round(max(load.concurrency / load.ranks, 1.0))
             load = replace(load, settled=True, requests=settled_requests(each) * load.ranks)
@@ -300,15 +300,18 @@ def _links(asked: Asked, terms: Terms) -> LayoutLinks:
         return machine.links(tp=terms.tp, pp=terms.pp, dcp=terms.dcp)
 
 
-def load_of(asked: Asked, deployment: Deployment, pool: Pool | None, users: int, replicas: int = 1) -> Load:
+def load_of(
+    asked: Asked, deployment: Deployment, pool: Pool | None, users: int, replicas: int = 1, slots: int | None = None
+) -> Load:
     """Return the mean load of a server at a concurrency.
 
     Closed loop: each user sends the next request after the last answer. Without a matrix rate only decoding counts.
-    `pool`: KV pool of all replicas for requests of this length; None does not limit.
+    - `pool`: KV pool of all replicas for requests of this length; None does not limit.
+    - `slots`: Running requests of a server (`slots_of`); by default those of its settings.
     """
     tokens = ENDLESS if pool is None else pool.tokens_of(asked.request_tokens) / replicas
     busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
-    places = seats_of(asked, deployment.dp)
+    places = slots or seats_of(asked, deployment.dp)
     if cached:
         # cached tokens take KV pool, but no prefill time
         each = asked.input_tokens + packing.reserve * asked.output_tokens
@@ -329,14 +332,10 @@ def load_of(asked: Asked, deployment: Deployment, pool: Pool | None, users: int,
     return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
 
 
-def seats_of(asked: Asked, ranks: int) -> int:
-    """Return the running requests that a server allows on all ranks.
-
-    The engine default counts per rank; an explicit max_num_seqs counts as the engine reads it.
-    """
-    explicit = asked.settings.max_num_seqs is not None
-    places = asked.defaults.places
-    return max(places // ranks, 1) * ranks if explicit and asked.defaults.divided else places * ranks
+def load_on(asked: Asked, deployment: Deployment, holding: Holding, users: int) -> Load:
+    """Return the mean load of a layout at a concurrency, as `load_of`."""
+    pool = holding.pool_for(asked.request_tokens)
+    return load_of(asked, deployment, pool, users, holding.terms.decoding, slots_of(asked, holding))
 
 
 def typical_users(asked: Asked) -> int:
@@ -625,10 +624,7 @@ def narrowing_of(
         return None
     by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
     counts = sorted(by_users)
-    mean = (
-        load_of(asked, deployment, holding.pool_for(asked.request_tokens), users, holding.terms.decoding)
-        for users in counts
-    )
+    mean = (load_on(asked, deployment, holding, users) for users in counts)
     loads = [whole_loads(one)[0] for one in mean]  # of the fuller replicas
     best: tuple[float, int, tuple[Narrowed, ...]] | None = None
     for users, after in zip(counts, narrowed(deployment, loads), strict=False):

@@ -14,18 +14,18 @@ from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
 from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.capacity import MAY_START, Holding
+from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
 from glmplan.planner.question import Asked, experts_of, read_words
 from glmplan.planner.ranking import (
     deployment_of,
-    load_of,
+    load_on,
     predicted,
     prompts_timed,
-    seats_of,
     typical_users,
     untimed_words,
 )
-from glmplan.planner.users import Solution, count_users, danger_of, solve
+from glmplan.planner.users import Solution, count_users, danger_under, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import NORMAL, SHOWN, SURE, Spread, linear_quantile, middles
 from glmplan.prediction.predict import Figure, front_end_seconds, predict, step_seconds, steps_apart, wake_seconds
@@ -290,28 +290,25 @@ def serving_inputs(question: PlanRequest | Asked) -> ServingInputs:
     ('vllm', True)
     """
     asked = question if isinstance(question, Asked) else read_words(question)
+    from glmplan.planner.moved_search import with_moved_experts
+
     with site_calibration(asked.calibration):
-        best = chosen(asked)
+        solution = with_moved_experts(solve(asked, sole=True))
+        asked, best = solution.asked, chosen(solution.asked, solution)
         return inputs_of(asked, best, deployment_of(asked, best.terms))
 
 
-def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
+def chosen(asked: Asked, solution: Solution) -> Holding:
     """Return the layout that `fit` chooses; raise if it has no step times.
 
     `solution`: Its layouts, as `glmplan.planner.traffic_search.solve_under` ranks them for traffic.
     """
-    solution = solution or solve(asked, sole=True)
     best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
     if best.terms.blocked is not None:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
     if best.verdict == "does_not_fit":
-        from glmplan.planner.moved_experts import may_move
-
         perhaps = f", {MAY_START}" if best.may_start else ""
-        shows = "shows the shortfall"
-        if may_move(asked):
-            perhaps, shows = f" on its accelerators{perhaps}", "also tries weights in host memory"
-        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` {shows}")
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows the shortfall")
     if solution.ranked[0].alone == 0.0:
         why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
         raise UnknownFact(f"{why}: no prediction is possible")
@@ -332,7 +329,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts")
     servers, terms = best.terms.decoding, best.terms
     sent = best.pool_for(asked.request_tokens)
-    load = load_of(asked, deployment, sent, typical_users(asked), servers)
+    load = load_on(asked, deployment, best, typical_users(asked))
     found = predict(deployment, load)
     # interval of a step: answers of a single token have TTFT only
     first = found.figures["ttft"]
@@ -340,10 +337,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     defaults, ranks = asked.defaults, deployment.dp
     pool = sent.tokens / (servers * ranks)
     drafted = deployment.draft_tokens
-    budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
-    if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
-        # the launch command sets as many slots as the lower bound of the pool holds requests; they share the pool
-        places = min(places, max(int(best.held_low / (servers * ranks)), 1))
+    budget, places = defaults.budget_of(ranks) // ranks, slots_of(asked, best) // ranks
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,
@@ -518,8 +512,8 @@ def safe_of(
 
     if described.plan is None:
         return searched(most)
-    if (danger := danger_of(*described.plan)) is not None:
-        return SafeLoad(0, unit_of(traffic), "hazard", f"{danger.title}: {danger.numbers}", ())
+    if (danger := danger_under(*described.plan)) is not None:
+        return SafeLoad(0, unit_of(traffic), "hazard", f"not safe: {danger.words}", ())
     counted = count_users(*described.plan, traffic, targets, probability)
     if counted is None:
         return searched(most)
@@ -596,19 +590,20 @@ def kept_of(
     *,
     seed: int = 0,
     cutoff: Cutoff = WHOLE,
+    probability: Ratio | None = None,
 ) -> Kept:
     """Return the probability that a load meets the SLO.
 
-    95 % or more for the users that `safe_of` returns; that of `cutoff` or more for those that it returns at it.
+    At least `probability` exactly for the loads that `safe_of` returns for it; by default that of `cutoff`, else 95 %.
     """
     targets = tuple(targets)
     if described.plan is not None and targets:
-        if danger_of(*described.plan) is not None:
+        if danger_under(*described.plan) is not None:
             return Kept(0.0, "hazard", {})
         counted, users = count_users(*described.plan, traffic, targets), traffic.users
         few = counted is not None and users is not None and counted.exact and users <= counted.safe.users
         if counted is not None and users is not None and (few or counted.final):
             return counted.kept(users)
-    draws = described.draws_at(traffic, targets, seed, cutoff.least or SURE)
+    draws = described.draws_at(traffic, targets, seed, probability or cutoff.least or SURE)
     known = described.known(traffic, targets, draws)
     return kept_share(described.service, traffic, targets, draws, cutoff=cutoff, known=known)

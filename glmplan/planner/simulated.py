@@ -15,6 +15,7 @@ from glmplan.costs.blocks.stack import model_features
 from glmplan.costs.network.links import host_transfer_rate
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.planner.capacity import Holding
+from glmplan.planner.launch import slots_of
 from glmplan.planner.plan import TrafficRun, UserRow
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, predicted, shown_users, typical_users
@@ -354,20 +355,16 @@ def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> t
     closed = Traffic(kind="closed", users=1, **lengths)
     if traffic is not None and traffic.kind == "sessions" and traffic.users is not None:
         closed = traffic
-    asked = _seated(asked, holding, asked.users[-1])
+    asked = _started_for(asked, holding, asked.users[-1])
     described = service_of(inputs_of(asked, holding, deployment_of(asked, holding.terms)), closed)
     return described, closed, described.service.pool.block_size + asked.request_tokens
 
 
-def _seated(asked: Asked, holding: Holding, users: int) -> Asked:
-    """Return the request with the number of slots of the launch command.
-
-    Only for engines whose slots share the context evenly (llama.cpp).
-    """
-    if asked.settings.max_num_seqs is not None or asked.defaults.admission != "slot":
+def _started_for(asked: Asked, holding: Holding, users: int) -> Asked:
+    """Return the request with the slots of a launch command for so many users."""
+    if asked.defaults.admission != "slot":
         return asked
-    slots = int(max(min(users, holding.held_low), 1))
-    return asked.but(settings=replace(asked.settings, max_num_seqs=slots))
+    return asked.but(settings=replace(asked.settings, max_num_seqs=slots_of(asked, holding, users)))
 
 
 def simulated_rows(
@@ -425,7 +422,10 @@ def _of_users(
 
 
 def _added(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Return the summary of several servers: sums, and means of requests."""
+    """Return the summary of several servers: sums, and means of requests.
+
+    All answers have one length here: the token rates of the servers weigh them as their request rates do.
+    """
     sums = ("output_tokens_per_s", "requests", "preemptions")
     found = {name: sum(count * one[name] for count, one in parts) for name in sums}
     total = found["output_tokens_per_s"]
@@ -476,7 +476,7 @@ def traffic_run(
     from glmplan.simulation.simulate import LARGEST
 
     holding, traffic = scored.holding, traffic.busiest
-    asked = _seated(asked, holding, traffic.users or asked.users[-1])
+    asked = _started_for(asked, holding, traffic.users or asked.users[-1])
     inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))
     if pool != 1.0:
         inputs = replace(inputs, pool=replace(inputs.pool, tokens=int(inputs.pool.tokens * pool)))

@@ -16,11 +16,11 @@ from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.model import ModelSpec
 from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_of
 from glmplan.planner.hazards import Hazard, PlanFacts, hazards_for, is_safe
-from glmplan.planner.launch import launch_context
+from glmplan.planner.launch import launch_context, slots_of
 from glmplan.planner.layouts import layouts, servers_of
 from glmplan.planner.plan import Limit, Safe, UserRow, Warn
 from glmplan.planner.question import Asked
-from glmplan.planner.ranking import Scored, predicted, rank_layouts, seats_of, speed_known
+from glmplan.planner.ranking import Scored, predicted, rank_layouts, speed_known
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.distribution import EXPECTED, NORMAL, SHOWN, SURE, share_below, standard
 from glmplan.prediction.predict import Figure, Prediction
@@ -40,7 +40,6 @@ __all__ = [
     "Solution",
     "binding_words",
     "count_users",
-    "danger_of",
     "danger_under",
     "facts_of",
     "grid_of",
@@ -153,7 +152,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
 def places_of(asked: Asked, holding: Holding) -> int:
     """Return the running requests that the engine allows on decoding ranks."""
-    return seats_of(asked, holding.terms.dp) * holding.terms.decoding
+    return slots_of(asked, holding) * holding.terms.decoding
 
 
 def _running(asked: Asked, holding: Holding) -> float:
@@ -405,7 +404,7 @@ def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
             "hazard",
             hazard.severity,
             hazard.id,
-            hazard.title + ("" if hazard.certain else " (cannot be ruled out)"),
+            hazard.named,
             f"{hazard.effect}: {hazard.numbers}",
             hazard.change,
             hazard.source,
@@ -440,7 +439,7 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
     if is_safe(hazards):
         return safe
     worst = hazards[0]
-    limit = Limit("hazard", 0, f"{worst.title}: {worst.numbers}")
+    limit = Limit("hazard", 0, worst.words)
     none = tuple((share, 0) for share, _ in safe.at)
     curve = tuple((users, 0.0) for users, _ in safe.curve)
     return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit), at=none, curve=curve)
@@ -516,11 +515,6 @@ def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], pr
     known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
     bounds = {name: bound for name, bound in bounds.items() if name in known[1].figures}
     return max(min(_limits_at(probability, asked, holding, known, bounds).values()), 0)
-
-
-def danger_of(asked: Asked, holding: Holding) -> Hazard | None:
-    """Return the worst hazard that makes every load unsafe, or None."""
-    return danger_under(asked, holding)
 
 
 def count_users(

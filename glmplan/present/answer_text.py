@@ -282,6 +282,8 @@ def safe_words(safe: Safe) -> str:
     >>> safe_words(Safe(5, 30, "tpot", (), 0.1, 0.95, ((0.95, 5), (0.8, 12), (0.5, 30))))
     '5 with 95 % probability, 12 with 80 %, 30 with 50 %'
     """
+    if safe.limit == "hazard":
+        return "0: not safe"
     at = safe.at or ((safe.probability, safe.users),)
     (share, users), *others = at
     words = [f"{users:,} with {100 * share:.3g} % probability"]

@@ -62,7 +62,8 @@ def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
     lines = [f"concurrency: {counted_unit(compared.users, 'users')}"]
     if compared.rent_term is not None:
         lines.append(f"rent term of all plans: {compared.rent_term}")
-    rows = compare_rows(plans)
+    # a row is shown if one of the plans has weights in host memory
+    rows = [row for row in compare_rows(plans) if row[""] != "host_weights" or any(list(row.values())[1:])]
     for row in rows:
         if row[""] == "evidence_level":
             row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}

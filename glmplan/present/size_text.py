@@ -12,7 +12,7 @@ from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.planner.question import experts_of
 from glmplan.planner.traffic_search import traffic_words
 from glmplan.purchase.evidence import EVIDENCE_LABELS
-from glmplan.purchase.size_answer import Option, Sized, figures_of, floored_probability, servers_text
+from glmplan.purchase.size_answer import FEW_BITS, Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit
 
 __all__ = ["answer_rows", "models_text", "size_content", "size_text"]
@@ -219,9 +219,8 @@ def _key(unit: str) -> str:
 
 
 def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
-    limit = f" at {row['power_limit_w']:g} W" if row["limited"] else ""
     return {
-        "machines": servers_text(row["machines"], row["machine"]) + limit,
+        "machines": _machines(row),
         "weights": row["weights"],
         "layout": _layout(row),
         "paid": row["paid"],
@@ -236,23 +235,27 @@ def _table_row(row: dict[str, Any], unit: str) -> dict[str, Any]:
     }
 
 
+def _machines(row: dict[str, Any]) -> str:
+    """Return the machines with their power limit."""
+    limit = f" at {row['power_limit_w']:g} W" if row["limited"] else ""
+    return servers_text(row["machines"], row["machine"]) + limit
+
+
 def _layout(row: dict[str, Any]) -> str:
     drafted = row["speculative_tokens"]
-    return f"{row['layout']} --mtp {drafted}" if drafted else str(row["layout"])
-
-
-#: bits of a weight below which the quality of a format is pointed out [-]
-_FEW_BITS = 4.0
+    moved = ", part in host memory" if row["host_weights"] else ""
+    return (f"{row['layout']} --mtp {drafted}" if drafted else str(row["layout"])) + moved
 
 
 def _first(row: dict[str, Any], unit: str) -> list[str]:
     """Return the details of the first answer."""
     lines = [
-        f"first: {servers_text(row['machines'], row['machine'])}, {row['weights']}, {_layout(row)}, {row['engine']}",
+        f"first: {_machines(row)}, {row['weights']}, {_layout(row)}, {row['engine']}",
         f"  {_capacity(row, unit)}",
         f"  mean TPOT {_interval(row, 'tpot')}, mean TTFT {_interval(row, 'ttft')}; evidence: {row['evidence']}",
     ]
-    if row["bits_per_weight"] < _FEW_BITS:
+    lines += [f"  {row['host_weights']}"] if row["host_weights"] else []
+    if row["bits_per_weight"] < FEW_BITS:
         bits = f"{row['bits_per_weight']:.2g} bits for each weight"
         lines.append(f"  quality: {bits}; losses of a format are not modelled; other formats: --weights")
     if row["machines"] > row["machines_serving"]:
@@ -343,9 +346,8 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
             continue
         price = "" if row["usd_purchase"] is None else f" for {row['usd_purchase']:,.0f} USD"
         lines.append(
-            f"{'nearest' if nothing else 'next cheaper'}: {servers_text(row['machines'], row['machine'])}, "
-            f"{row['weights']}, {row['paid']}{price}, {row['usd_month']:,.0f} USD/month: meets the SLO with "
-            f"probability {floored_probability(row['probability'])} instead of {wanted:.2f}; "
+            f"{'nearest' if nothing else 'next cheaper'}: {_machines(row)}, "
+            f"{row['weights']}, {row['paid']}{price}, {row['usd_month']:,.0f} USD/month: {_chance(row, wanted)}; "
             f"{_first_missed(row)}"
         )
         lines += [f"  {_expected(target)}" for target in row["slo"] if target["expected_ms"] is not None]
@@ -358,6 +360,13 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
         lines.append(f"  at {wanted:.0%} confidence it {served}{others}; evidence: {row['evidence']}")
         lines.append(f"  to narrow the interval: {row['measure']}")
     return lines
+
+
+def _chance(row: dict[str, Any], wanted: float) -> str:
+    """Return the probability of a nearest machine as text."""
+    if row["limited_by"] == "hazard":
+        return "not safe"
+    return f"meets the SLO with probability {floored_probability(row['probability'])} instead of {wanted:.2f}"
 
 
 def _expected(target: dict[str, Any]) -> str:

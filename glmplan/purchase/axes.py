@@ -60,8 +60,6 @@ STATISTICS: tuple[str, ...] = (
 PROMISED: tuple[str, ...] = ("goodput_share", "probability")
 #: kinds of traffic that take their number from the axis of users
 _USERS = ("closed", "sessions")
-#: more requests than any trace has: traces are replayed completely
-_WHOLE_TRACE = 1 << 40
 #: fields of `Traffic` with a file
 _FILES = ("file", "lengths")
 
@@ -165,7 +163,7 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     """
     described, [arriving] = described_under(PlanRequest(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
-    requests = how.requests or (_WHOLE_TRACE if arriving.kind == "trace" else default_requests(arriving))
+    requests = how.requests or default_requests(arriving)
     warmup, options = default_warmup(arriving, targets, requests), SimulationOptions(targets=targets)
     outcome = simulate(described.service, arriving, requests=requests, warmup=warmup, seed=how.seed, options=options)
     if outcome.interrupted:

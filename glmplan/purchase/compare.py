@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.ask import Deployed, deployment, predict, step_time
+from glmplan.planner.moved_experts import moved_words
 from glmplan.planner.plan import Safe
 from glmplan.planner.ranking import prompts_timed
 from glmplan.planner.users import safe_number
@@ -80,6 +81,7 @@ class Side:
             "layout": self.planned.holding.terms.name,
             "engine": self.planned.asked.engine,
             "cache": self.planned.holding.terms.kv,
+            "host_weights": moved_words(self.planned.asked, self.planned.holding),
             **of("ttft", "ttft_mean_ms", 1000.0),
             **of("tpot", "tpot_mean_ms", 1000.0),
             **of("output_rate", "output_tokens_per_s", 1.0, timed),

@@ -22,7 +22,7 @@ from glmplan.errors import Infeasible, SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import deployment, predict, safe
-from glmplan.planner.ranking import seats_of
+from glmplan.planner.users import places_of
 from glmplan.purchase.cost import HOURS
 from glmplan.purchase.money import Money, offers_of, ways_of
 from glmplan.purchase.size_question import KINDS
@@ -226,7 +226,7 @@ def _capacity(entry: _LocalEntry, kind: RequestClass) -> PerSecond:
     planned = deployment(entry.model, entry.on, input=kind.input, output=kind.output)
     if not kind.slo:
         holding = planned.holding
-        concurrency = int(max(min(holding.held_low, seats_of(planned.asked, holding.terms.dp)), 1))
+        concurrency = int(max(min(holding.held_low, places_of(planned.asked, holding)), 1))
         return predict(planned, users=min(concurrency, 4096)).figures["output_rate"].low / kind.output
     traffic = Traffic(kind="poisson", rate=1.0, input=kind.input, output=kind.output, shared_prefix=kind.cached)
     return float(safe(planned, kind.slo, traffic=traffic).load)

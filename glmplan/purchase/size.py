@@ -10,6 +10,7 @@ each answer is that of `glmplan.safe`.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,9 @@ from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.ask import Deployed, kept, predict
 from glmplan.planner.capacity import MAY_START
+from glmplan.planner.formats import bits_of
 from glmplan.planner.layouts import apart_basis, known_apart
+from glmplan.planner.moved_search import with_moved_experts
 from glmplan.planner.ranking import deployment_of, predicted, prompts_timed, typical_users, untimed_words
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, loads_at, service_of
 from glmplan.planner.slo_layouts import contenders
@@ -37,7 +40,7 @@ from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.inventory import OwnMachine
 from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
-from glmplan.purchase.size_answer import BEYOND, MOST_USERS, Option, Paid, Sized, month_tokens, share_of
+from glmplan.purchase.size_answer import BEYOND, FEW_BITS, MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_search import Tries
@@ -204,12 +207,12 @@ def within(asked: SizeQuestion, way: Way, watts: Watts | None, money: Money) -> 
     return asked.power is None or rented or (watts is not None and watts <= asked.power)
 
 
-def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Target]) -> Kept:
-    """Return the SLO attainment as `glmplan.kept`.
+def slo_statistics(described: Described, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> Kept:
+    """Return the SLO attainment, exact at the probability of the question.
 
     Always with the percentiles of a simulated run.
     """
-    attainment = kept_of(described, traffic, targets)
+    attainment = kept_of(described, traffic, targets, probability=probability)
     if "requests" in attainment.summary:
         return attainment
     return replace(attainment, summary=kept_share(described.service, traffic, tuple(targets), Draws((1.0,))).summary)
@@ -365,7 +368,11 @@ class _Search:
 
     def bound(self) -> Usd:
         """Return the largest monthly cost of an answer."""
-        known = {_apart(one): one.way.usd for one in self.options if one.way.usd is not None}
+        known: dict[tuple[str, ...], Usd] = {}
+        for one in self.options:
+            if one.way.usd is not None:
+                key = _apart(one, self.asked)
+                known[key] = min(one.way.usd, known.get(key, math.inf))
         costs = sorted(known.values())
         return costs[self.answers - 1] if len(costs) >= self.answers else math.inf
 
@@ -487,15 +494,27 @@ def _ranked(search: _Search) -> list[Option]:
 
     ranked: dict[tuple[str, ...], Option] = {}
     for option in sorted(search.options, key=order):
-        shown = ranked.setdefault(_apart(option), option)
-        if option.attainment.probability > shown.attainment.probability:
-            ranked[_apart(option)] = option
+        key = _apart(option, search.asked)
+        shown = ranked.setdefault(key, option)
+        if option.name == shown.name and option.attainment.probability > shown.attainment.probability:
+            ranked[key] = option
+        elif key == _FEWER_BITS and option.name != shown.name:
+            search.left_out[f"fewer than {FEW_BITS:g} bits for each weight on other machines (--weights NAME)"] += 1
     return list(ranked.values())
 
 
-def _apart(option: Option) -> tuple[str, ...]:
-    """Return the machines, format and engine of an answer."""
+#: formats of few bits, of which the first machine stands for all
+_FEWER_BITS = ("few bits",)
+
+
+def _apart(option: Option, question: SizeQuestion) -> tuple[str, ...]:
+    """Return the machines, format and engine of an answer.
+
+    Formats of few bits, whose losses are not modelled, count as one answer unless they were typed.
+    """
     asked = option.planned.asked
+    if question.formats_open and bits_of(asked.checkpoint) < FEW_BITS:
+        return _FEWER_BITS
     return option.name, asked.checkpoint.name, asked.engine, option.way.paid, str(asked.power_limit)
 
 
@@ -509,7 +528,7 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
     for weights in asked.weights:
         if machine.accelerator.vendor != "Apple" and checkpoint_for(asked.spec, weights).form == "mlx":
             continue  # files of MLX, which runs on Apple's GPUs only
-        if not _holds(search, machine, weights):
+        if not _holds(search, machine, weights, beside=_beside(machine)):
             search.left_out["the weights are larger than the memory"] += 1
             continue
         for engine, drafts in product(asked.engines, asked.drafts):
@@ -542,23 +561,37 @@ _FABRICS = ("nvlink", "infinity-fabric", "hccs")
 _FILES = 2
 
 
-def _holds(search: _Search, machine: Machine, weights: str) -> bool:
-    """Return True unless the weights are larger than the memory of a machine."""
+def _holds(search: _Search, machine: Machine, weights: str, *, beside: Bytes = 0.0) -> bool:
+    """Return True unless the weights are larger than the memory of a machine.
+
+    `beside`: Memory of its host that may hold weights too.
+    """
     if weights not in search.sizes:
         spec = search.asked.spec
         search.sizes[weights] = float(checkpoint_bytes(spec, checkpoint_for(spec, weights)))
     memory = machine.accelerator.memory
-    return memory is None or search.sizes[weights] <= memory * machine.count
+    return memory is None or search.sizes[weights] <= memory * machine.count + beside
+
+
+def _beside(machine: Machine) -> Bytes:
+    """Return the host memory that may hold weights, 0 if its speed is unknown."""
+    host = machine.host
+    if host.unified_memory or host.host_memory_bandwidth is None:
+        return 0.0
+    return (host.host_memory or 0.0) * host.nodes
 
 
 def _files(search: _Search, machine: Machine, planned: bool) -> list[str]:
     """Return the GGUF files to try on a machine, the largest first.
 
-    On a server with a fabric only if no other format runs there.
+    On a server with a fabric only if no other format runs there. With weights in host memory only if none is small
+    enough for the accelerators, and no other format runs.
 
     - `planned`: Another format runs on the machine.
     """
     files = [name for name in search.asked.files if _holds(search, machine, name)]
+    if not files and not planned:
+        files = [name for name in search.asked.files if _holds(search, machine, name, beside=_beside(machine))]
     if not files:
         return []
     if machine.count > max(_COUNTS) or (planned and machine.accelerator.scaleup in _FABRICS):
@@ -588,6 +621,8 @@ def _tried(
 
 def _short(reason: str) -> str:
     """Return a reason without the machine's name, for counting."""
+    if re.search(r"takes \d+ accelerators and .* has \d+", reason):
+        return "the layout takes more accelerators than the machine has"
     if "does not fit" not in reason:
         return reason
     return f"does not fit, {MAY_START}" if MAY_START in reason else "does not fit"
@@ -605,7 +640,8 @@ def _plan(
     )  # fmt: skip
     request = asked_under(words, traffic)
     with site_calibration(request.calibration):
-        solution = solve(request)
+        solution = with_moved_experts(solve(request))
+        request = solution.asked
         best = chosen(request, solution)
         # more than a machine usually carries at once would only tell which layout fails last
         share = traffic if traffic.users is None else traffic.at_load(min(users, typical_users(request)))
@@ -796,7 +832,9 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     for _, unit, machines, way, watts in near:
         planned = search.settled(unit)
         share = share_of(search.asked.traffic, machines)
-        attainment = slo_statistics(search.service(planned), share, parse_slo(search.asked.slo))
+        attainment = slo_statistics(
+            search.service(planned), share, parse_slo(search.asked.slo), search.asked.probability
+        )
         prediction = _predicted(search, planned, machines, attainment)
         total = search.asked.bought(machines)
         judged.append(

@@ -14,6 +14,7 @@ from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
 from glmplan.planner.formats import bits_of
 from glmplan.planner.hazards import hazard_rules
+from glmplan.planner.moved_experts import moved_words
 from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
 from glmplan.purchase.cost import (
@@ -33,6 +34,7 @@ from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, c
 
 __all__ = [
     "BEYOND",
+    "FEW_BITS",
     "MOST_USERS",
     "Flow",
     "Measured",
@@ -53,6 +55,8 @@ __all__ = [
 ]
 
 
+#: bits of a weight below which the quality of a format is pointed out [-]
+FEW_BITS = 4.0
 #: largest number of users per machine for which a plan is made
 MOST_USERS = 4096
 #: largest load that is tested over that of the question [-]
@@ -406,6 +410,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "bits_per_weight": bits_of(planned.asked.checkpoint),
         "engine": planned.asked.engine,
         "layout": planned.holding.terms.name,
+        "host_weights": moved_words(planned.asked, planned.holding),
         "speculative_tokens": planned.holding.terms.mtp,
         "cache": planned.holding.terms.kv,
         "paid": option.way.paid,

@@ -47,6 +47,8 @@ class SizeQuestion:
     slo: str
     #: GGUF files that are tried as well, with the engine that reads them
     files: tuple[str, ...] = ()
+    #: True if no format was typed
+    formats_open: bool = False
     #: ``buy``, ``rent`` or both
     kinds: tuple[str, ...] = ("buy", "rent")
     #: limit of the purchase, or of the rent until the horizon
@@ -181,6 +183,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         model=model,
         spec=found.model,
         weights=formats,
+        formats_open=not (stated or found.stated),
         files=() if stated or found.stated or engines else _files(found.model),
         engines=engines or (None,),
         only=tuple(_known(word) for word in only),

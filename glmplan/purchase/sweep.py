@@ -32,8 +32,10 @@ from glmplan.extras import check_extra
 from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.ask import Deployed, deployment
-from glmplan.planner.ranking import load_of, prompts_timed, seats_of, untimed_words
-from glmplan.planner.users import danger_under, verdict_under
+from glmplan.planner.launch import slots_held
+from glmplan.planner.moved_experts import moved_words
+from glmplan.planner.ranking import load_of, prompts_timed, untimed_words
+from glmplan.planner.users import danger_under, places_of, verdict_under
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit
 from glmplan.purchase.axes import PROMISED, STATISTICS, Arriving, Sweep, simulated
@@ -326,8 +328,11 @@ class Swept:
 
     @property
     def possible(self) -> np.ndarray:
-        """Return True for each feasible row, including tight ones."""
-        return self._joined(lambda block: block.verdict) <= _TIGHT
+        """Return True for each feasible row, including tight ones.
+
+        A plan with a hazard that is a danger is not.
+        """
+        return self._joined(lambda block: block.verdict + _NOT * ("danger" in block.facts)) <= _TIGHT
 
     def __repr__(self) -> str:
         return f"<Swept {len(self.blocks)} of {self.sweep.structures} combinations × {len(self.sweep.users)} loads>"
@@ -452,6 +457,8 @@ def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
     if verdict == _LENGTH:
         return f"{length:,} tokens exceed the context of the model ({block.facts['longest']:,})"
     if verdict == _PLACES:
+        if users <= block.facts["places"]:
+            return f"the lower bound of the KV pool holds fewer than {users} slots of {length:,} tokens"
         return f"the engine runs at most {block.facts['places']} requests at once, not {users}"
     if sweep.simulation is not None:
         return f"KV pool holds {held:,.1f} such requests expected, fewer in the pessimistic case"
@@ -635,7 +642,7 @@ def _verdicts(plan: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
         terms.replicas * requests_that_fit(memory, part, lengths.astype(float), quantile=quantile)[places]
         for quantile in (0.0, -QUANTILE_90)
     )
-    seats = seats_of(asked, terms.dp) * terms.replicas
+    seats = terms.replicas * slots_held(asked, terms, low)
     verdict = np.select(
         [lengths[places] > asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],
@@ -677,9 +684,10 @@ def _facts(plan: Deployed) -> dict[str, Any]:
         "engine_chosen": asked.engine,
         "layout": terms.name,
         "cache": terms.kv,
-        "places": seats_of(asked, terms.dp) * terms.replicas,
+        "host_weights": moved_words(asked, plan.holding),
+        "places": places_of(asked, plan.holding),
         "longest": asked.model.max_context,
-        **({} if danger is None else {"danger": f"{danger.title}: {danger.numbers}"}),
+        **({} if danger is None else {"danger": f"not safe: {danger.words}"}),
     }
 
 

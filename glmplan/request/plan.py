@@ -247,7 +247,7 @@ class PlanRequest(OptionRecord):
     use_case: Annotated[
         str | None,
         Option(
-            help="Lengths of chat, long-chat, rag, code-completion, agent or summarise, where no length is given.",
+            help="Lengths of chat, long-chat, rag, code-completion, agent, summarise or batch, unless given.",
             commands=_LENGTH,
             form="Load",
             label="Use case",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ __all__ = [
     "LoadTries",
     "Tries",
     "most_placed",
+    "place_of",
 ]
 
 
@@ -604,21 +606,19 @@ _OF_POOLS, _OF_BURSTS = _Draws(11, 25, 0.0055, 0.06), _Draws(17, 129, 0.004, 0.0
 _FAR = 0.05
 #: share of a load to which each draw is bracketed where no line tells it, and its first step [-]
 _CLOSE, _STRIDE = 0.041, 1.04
-#: services that are counted at the answer [-]
-_COUNTED = 60
+#: share of a pool in use up to which it is nowhere near running over
+_ROOMY = 0.7
+#: arrival samples of conversations under which services are tried: first, and at most where the share is near [-]
+_SAMPLES, _MOST_SAMPLES = 3, 9
 #: services in a row, from the slow end, that meet the SLO: the rest then does [-]
 ENOUGH = 4
 #: standard error of a load below which it is known well enough, in users who are there at once [-]
 _OF_A_USER = 0.003
-#: shares of an answer at which it is looked whether less is kept too [-]
-_BELOW = (0.9, 0.75)
-#: share of a pool in use up to which it is nowhere near running over
-_ROOMY = 0.7
 #: where no stream arrives, how many are there at once is no chance of it
 _NOBODY = np.zeros(3)
 #: draws from which it is seen whether the first one is far from what is usual [-]
 _AT_FIRST = 20
-_STEP = 0.03  # between rates at which services are counted
+_STEP = 0.03  # between rates at which services are tried
 
 
 def most_placed(service: Service, traffic: Traffic, targets: Sequence[Target]) -> float:
@@ -641,9 +641,8 @@ class LoadSearch(LoadTries):
         """The largest load that is safe."""
         self._bound(service)
         if self.traffic.kind == "sessions":
-            slower = max(int((1.0 - self.probability) * len(self.variants)), 1)
-            load = self._edge(min(slower, len(self.variants) - 1), self._start(service))
-            load = self._counted(load) if load > 0 else 0.0
+            slow = BORDER if self.border is not None else min(1, len(self.variants) - 1)
+            load = self._counted(max(self._edge(slow, self._start(service)), 1.0 if self._whole else 1e-6))
         elif self.border is None:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
         elif self.recorded:
@@ -813,7 +812,7 @@ class LoadSearch(LoadTries):
         A service that is slower in everything does at a lower load what a quicker one does, only later. How many are
         preempted does not scale with the times of a service.
         """
-        slower = math.log(self._speed(0) / self._speed(1)) / (_place(0) - _place(1))
+        slower = math.log(self._speed(0) / self._speed(1)) / (place_of(0) - place_of(1))
         if name == THRASH or name not in rise:
             return slower
         return slower * (1.0 + 1.0 / (load * rise[name]))
@@ -823,61 +822,79 @@ class LoadSearch(LoadTries):
         tried = (key for key in self.tried if key[:2] == (BORDER, draw))
         return self.tried[min(tried, key=lambda key: abs(key[2] - load))]
 
-    def _keeps(self, load: float, *, surely: bool) -> bool:
-        """Return True if enough of the services meet the SLO under a load.
+    def shared(self, service: Service, load: float, least: Ratio) -> tuple[Ratio, str]:
+        """Return `share` of a service, with all parts of the spread."""
+        self._bound(service)
+        return self.share(load, least, surely=True)
 
-        The slowest come first. It ends when too many break, and where it need not be sure when some in a row keep the
-        load under all arrivals: what is faster then does too.
+    def share(self, load: float, least: Ratio, *, surely: bool) -> tuple[Ratio, str]:
+        """Return the share of services that meet the SLO, the mean over arrivals.
+
+        Conversations are random even at a fixed number of users, so that every service is tried under several arrival
+        samples. Their margins are straight between one service and the next; the one at the level of the probability is
+        among them. Quicker ones than several in a row that meet the SLO do so too.
+
+        More arrival samples are tried while the mean is within two standard errors of the probability.
+
+        - `least`: The result is an upper bound where it is below.
+        - `surely`: Quicker ones are tried unless the pool is far from full: evictions come by chance, at any speed.
+        - Returns: The share, and the target that the last service that fails misses most.
         """
-        draws, failed, passes, roomy = max(_COUNTED // len(self.variants), 1), 0, 0, 0
-        allowed = math.floor((1.0 - self.probability) * _COUNTED + 1e-9)
-        for which in range(len(self.variants)):
-            before, full = failed, 0.0
-            for draw in range(draws):
+        rows = [(place_of(which, len(self.variants)), which) for which in range(len(self.variants))]
+        if self.border is not None:
+            rows.append((NormalDist().inv_cdf(self.probability), BORDER))
+        rows.sort(reverse=True)
+        missed, broken = list[float](), ""
+        for draw in range(_MOST_SAMPLES):
+            if draw >= _SAMPLES:
+                apart = abs(float(np.mean(missed)) - 1.0 + self.probability)
+                if apart >= 2.0 * float(np.std(missed, ddof=1)) / draw**0.5:
+                    break
+            told: list[tuple[float, float]] = []
+            passes = 0
+            for place, which in rows:
                 trial = self._at(which, load, draw)
-                failed += trial.margin > 0
-                full = max(full, trial.summary.get("kv_occupancy_max", 1.0))
-                if failed > allowed:
-                    return False
-            passes = passes + 1 if failed == before else 0
-            roomy = roomy + 1 if failed == before and full < _ROOMY else 0
-            if (passes >= ENOUGH and not surely) or roomy >= ENOUGH:
-                return True
-        return True
+                told.append((place, trial.margin))
+                broken = trial.broken if trial.margin > 0 else broken
+                if (sum(missed) + _missed(told)) / _MOST_SAMPLES > 1.0 - least + 1e-9:
+                    return 1.0 - (sum(missed) + _missed(told)) / _MOST_SAMPLES, broken
+                roomy = not surely or trial.summary.get("kv_occupancy_max", 1.0) < _ROOMY
+                passes = passes + 1 if trial.margin <= 0 and roomy else 0
+                if passes >= ENOUGH:
+                    missed.append(_missed(told))
+                    break
+            else:  # all that are quicker than the last one do as it does
+                missed.append(_missed(told) + NormalDist().cdf(told[-1][0]) * (told[-1][1] > 0))
+        return 1.0 - float(np.mean(missed)), broken
 
     def _counted(self, guess: float) -> float:
-        """Return the load that 95 of 100 services meet.
+        """Return the largest load that enough of the services meet.
 
-        It is bracketed by the slow ones, then all are counted.
-
-        A larger load may do better than a smaller one by chance: it is looked at some below the answer too.
+        It is bracketed from a guess on, and no smaller than a load that is known to be met.
         """
-        least, first = (1.0, float(math.floor(guess + 1e-9))) if self._whole else (1e-6, guess)
+        start = self.known.start if self._whole and self.known.start is not None else 0.0
+        least, first = (1.0, float(max(math.floor(guess + 1e-9), start))) if self._whole else (1e-6, guess)
 
         def at(place: int) -> float:
             return first + place if self._whole else first * (1 + _STEP) ** place
 
-        def keeps(place: int, surely: bool = False) -> bool:
-            return at(place) < least or (at(place) <= self.limit and self._keeps(at(place), surely=surely))
+        def keeps(place: int, *, surely: bool = False) -> bool:
+            load = at(place)
+            return load < least or (
+                load <= self.limit and self.share(load, self.probability, surely=surely)[0] >= self.probability - 1e-9
+            )
 
-        low, high, stride = (0, 1, 1) if keeps(0) else (-1, 0, -1)
+        low, high, stride, known = (0, 1, 1, 0) if keeps(0) else (-1, 0, -1, int(start - first) if start else None)
         while keeps(high if stride > 0 else low) == (stride > 0):
             stride *= 2
             low, high = (high, high + stride) if stride > 0 else (low + stride, low)
+            low = low if known is None else max(low, known)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if keeps(middle) else (low, middle)
         while not keeps(low, surely=True):
             low -= 1
-        found = at(low)
-        if found < least:
-            return 0.0
-        # a stream of single requests has nothing that a larger load could find by chance and a smaller one not
-        for share in () if self.traffic.kind in OPEN and self.traffic.plain else _BELOW:
-            below = float(math.floor(share * found)) if self._whole else share * found
-            if below >= least and not self._keeps(below, surely=False):
-                return self._counted(below)
-        return found
+        return at(low) if at(low) >= least else 0.0
 
     def _answer(self, load: float, service: Service) -> SafeLoad:
         """Say what was found."""
@@ -902,6 +919,32 @@ class LoadSearch(LoadTries):
         return SafeLoad(shown, unit, broken[0].broken, why + day, points)
 
 
-def _place(which: int) -> float:
+def place_of(which: int, count: int = DRAWS) -> float:
     """Return the place of an equal part of a spread in standard deviations."""
-    return NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS)
+    return NormalDist().inv_cdf(1 - (which + 0.5) / count)
+
+
+def _missed(told: Sequence[tuple[float, float]]) -> Ratio:
+    """Return the share of services that miss an SLO, up to the last one tried.
+
+    - `told`: Place in standard deviations and margin of services, slowest first. Margins are straight between two of
+      them, and beyond the slowest two.
+
+    Examples
+    --------
+    >>> round(_missed([(2.0, 0.1), (1.0, 0.1), (0.0, -0.1)]), 2), round(_missed([(1.0, -0.1), (0.0, -0.2)]), 2)
+    (0.31, 0.02)
+    """
+    normal = NormalDist()
+    (place, margin), found = told[0], 0.0
+    if margin > 0 or len(told) == 1 or margin <= told[1][1]:
+        found = (1.0 - normal.cdf(place)) * (margin > 0)
+    else:
+        found = 1.0 - normal.cdf(place + (place - told[1][0]) * -margin / (margin - told[1][1]))
+    for (slow, more), (quick, less) in pairwise(told):
+        border = quick + (slow - quick) * -less / (more - less) if (more > 0) != (less > 0) else slow
+        if more > 0:
+            found += normal.cdf(slow) - normal.cdf(quick if less > 0 else border)
+        elif less > 0:
+            found += normal.cdf(border) - normal.cdf(quick)
+    return found

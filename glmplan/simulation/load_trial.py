@@ -48,6 +48,7 @@ __all__ = [
     "in_flight",
     "judged_requests",
     "places",
+    "start_judged",
     "try_load",
     "unit_of",
     "why_broken",
@@ -619,13 +620,15 @@ _DAY = 86_400.0  # [s]
 def default_requests(traffic: Traffic) -> int:
     """Return the requests that `simulate` runs by default.
 
-    Ten for each user of a closed loop, a whole day up to 200,000, settled sessions, else 1,000.
+    A trace whole, ten for each user of a closed loop, a day up to 200,000, settled sessions, else 1,000.
 
     Examples
     --------
     >>> default_requests(Traffic(kind="closed", users=8)), default_requests(Traffic(kind="daily", rate=0.5))
     (80, 43200)
     """
+    if traffic.kind == "trace":
+        return LARGEST
     if traffic.kind == "closed" and traffic.users:
         return 10 * traffic.users
     if traffic.kind == "sessions":
@@ -640,7 +643,7 @@ def default_warmup(traffic: Traffic, targets: Sequence[Target], requests: int) -
 
     The first one of each user of a closed loop, unless users start one after another (`ramp`), and the first
     conversation of each user of sessions: all of them start together, which happens once. Without an SLO every request
-    counts.
+    counts, as in a run that ends before them (`start_judged`).
 
     Examples
     --------
@@ -648,14 +651,31 @@ def default_warmup(traffic: Traffic, targets: Sequence[Target], requests: int) -
     >>> default_warmup(Traffic(kind="closed", users=8), parse_slo("ttft p95 < 2 s"), 80)
     8
     """
-    if not targets:
-        return 0
-    begin = 0
-    if traffic.kind == "sessions":
-        begin = judged_requests(traffic)[0]
-    elif traffic.kind == "closed" and not traffic.ramp:
-        begin = traffic.users or 0
+    begin = _begin(traffic) if targets else 0
     return begin if requests > begin else 0
+
+
+def start_judged(traffic: Traffic, targets: Sequence[Target], requests: int) -> int:
+    """Return the requests of the start that an SLO judges in a short run.
+
+    0 if the run is longer than its start, or without an SLO.
+
+    Examples
+    --------
+    >>> from glmplan.simulation.traffic.slo import parse_slo
+    >>> sessions = Traffic(kind="sessions", users=20, turns=33)
+    >>> [start_judged(sessions, parse_slo("ttft p95 < 2 s"), requests) for requests in (150, 2000)]
+    [660, 0]
+    """
+    begin = _begin(traffic) if targets else 0
+    return begin if requests <= begin else 0
+
+
+def _begin(traffic: Traffic) -> int:
+    """Return the requests of users or sessions that start together."""
+    if traffic.kind == "sessions":
+        return judged_requests(traffic)[0]
+    return traffic.users or 0 if traffic.kind == "closed" and not traffic.ramp else 0
 
 
 def enough(traffic: Traffic, rate: PerSecond) -> int:

@@ -5,8 +5,7 @@ It is over the randomness of arrivals and the prediction interval.
 A load is safe if 95 of 100 services keep every target. Services differ in their arrivals and in their speed, which is
 spread over the prediction's own interval. For requests without a past the service that 5 of 100 are slower than is
 followed to its saturation load, under several arrivals; once for a closed loop of uniform requests.
-Conversations thrash or do not by chance, so that a larger load may do better than a smaller one: there services are
-counted, at the answer and below.
+Conversations thrash or do not by chance: there the share of the services is the mean over several arrivals.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries, most_placed
+from glmplan.simulation.load_search import DRAWS, ENOUGH, LoadSearch, Tries, most_placed, place_of
 from glmplan.simulation.load_trial import LoadPoint, SafeLoad, judged_requests
 from glmplan.simulation.seeds import stream_seed
 from glmplan.simulation.simulate import Service, simulate
@@ -142,8 +141,8 @@ def _border(
         later = 1.0 if level.wait is None or not late else level.wait / level.step
         return found if level.room is None or not rooms else found.with_room(level.room, traffic), later
     place, count = NormalDist().inv_cdf(level.probability), len(factors)
-    which = next((one for one in range(1, count - 1) if _place(one, count) <= place), count - 1)
-    ends = [_place(one, count) for one in (which - 1, which)]
+    which = next((one for one in range(1, count - 1) if place_of(one, count) <= place), count - 1)
+    ends = [place_of(one, count) for one in (which - 1, which)]
     share = (place - ends[1]) / (ends[0] - ends[1])
 
     def between(values: Sequence[float]) -> float:
@@ -295,6 +294,9 @@ def kept_share(
         return Kept(0.0, "max_num_seqs", {})
     search = _searching(service, traffic, targets, draws, _LARGEST, known or Tries())
     count, least, level = len(search.variants), cutoff.least, draws.level
+    if traffic.kind == "sessions":
+        kept, broken = search.shared(service, load, least)
+        return Kept(kept, broken, {} if kept < least - 1e-9 else search.middle(load).summary)
     failures, passes, broken, nearest, margins = 0, 0, "", "", list[tuple[float, float]]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
@@ -307,7 +309,7 @@ def kept_share(
             return Kept(1.0 - many / count, trial.broken, {})
     enough = 1 if search.alike and search.roomy(load) else ENOUGH
     for trial in search.trials(service, load):
-        margins.append((_place(len(margins), count), trial.margin))
+        margins.append((place_of(len(margins), count), trial.margin))
         failed = trial.margin > 0
         failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
         broken, nearest = trial.broken if failed else broken, nearest or trial.nearest
@@ -320,7 +322,7 @@ def kept_share(
     above = sum(place > at for place, _ in margins)
     decides = failures == above and (not above or margins[0][1] > 0) and len(margins) > above
     alike = search.alike or search.recorded
-    followed = alike and failures in (above, 0 if above == 1 else -1) or decides and traffic.kind != "sessions"
+    followed = alike and failures in (above, 0 if above == 1 else -1) or decides
     if search.border is not None and followed:
         margins.insert(above, (at, search.border_margin(service, load)))
     if alike or followed:
@@ -328,11 +330,6 @@ def kept_share(
     if kept < least - 1e-9:
         return Kept(kept, broken or nearest, {})
     return Kept(kept, broken, search.middle(load).summary)
-
-
-def _place(which: int, count: int) -> float:
-    """Return the middle of an equal part of a spread in standard deviations."""
-    return NormalDist().inv_cdf(1 - (which + 0.5) / count)
 
 
 def _between_services(margins: Sequence[tuple[float, float]], kept: float) -> float:

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from glmplan.cli import fit, options, safe, simulate, validate
+from glmplan.cli import fit, main, options, safe, simulate, validate
 from glmplan.cli.options import given, with_options
 
 OWN = {
@@ -95,3 +95,21 @@ def test_a_wrong_option_of_a_record_ends_with_exit_code_2(program, words):
 def test_a_command_has_at_most_six_parameters_of_its_own():
     for module in (fit, simulate, safe, validate):
         assert len(inspect.signature(inspect.unwrap(module.command)).parameters) <= 6
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("simulate llama-3.1-8b --on 1xh100-sxm --users 8", "--traffic closed:8"),
+        ("safe llama-3.1-8b --on 1xh100-sxm --users 8", "--traffic closed:8"),
+        ("fit --model llama-3.1-8b --on 1xh100-sxm", "glmplan fit MODEL"),
+        ("fit llama-3.1-8b --on 1xh100-sxm --slo x", "glmplan safe --slo"),
+        ("size --model llama-3.1-8b --on 1xh100-sxm", "--only"),
+        ("sweep --model llama-3.1-8b --only 1xh100-sxm", "--on"),
+        ("compare --model llama-3.1-8b --on 1xh100-sxm", "glmplan compare 8xh200-sxm"),
+    ],
+)
+def test_an_option_of_another_command_is_answered_with_the_one_of_this(words, hint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    assert stop.value.code == 2 and hint in capsys.readouterr().err

@@ -245,3 +245,27 @@ def test_more_than_is_served_is_said_to_be_where_times_hang_on_the_length_of_the
     assert 0 < plan["max_served_per_s"] < 1000
     text = " ".join(glmplan(capsys, *asked)[1].split())
     assert f"at most {number(plan['max_served_per_s'])} requests/s are served: the queue grows" in text
+
+
+@pytest.mark.parametrize("traffic", ["closed:8", "poisson:2/s", "sessions:3,turns=4"])
+@pytest.mark.parametrize("slo", ["", "ttft p95 < 2 s, tpot p95 < 60 ms"])
+def test_python_simulates_as_many_requests_as_the_command(glmplan, capsys, traffic, slo):
+    """It was always 1,000 of them, with the start in which all users begin together."""
+    import glmplan as package
+
+    words = ("llama-3.1-8b", "--on", "1xh100-sxm", "--input", "500", "--output", "50", "--traffic", traffic)
+    words += ("--slo", slo) if slo else ()
+    said = json.loads(glmplan(capsys, "simulate", *words, "--no-ranges", "--format", "json")[1])
+    planned = package.deployment("llama-3.1-8b", on="1xh100-sxm", input=500, output=50)
+    found = package.simulate(planned, traffic, slo=slo).summary
+    # the command plans for the context of the sessions, which a deployment is not told
+    same = ("requests",) if "sessions" in traffic else ("requests", "ttft_p95_ms", "tpot_mean_ms")
+    assert [found[name] for name in same] == pytest.approx([said[name] for name in same])
+
+
+@pytest.mark.parametrize(("traffic", "short"), [("sessions:5,turns=30", 100), ("closed:40", 40), ("closed:40", 90)])
+def test_a_run_that_judges_its_start_says_so(glmplan, capsys, traffic, short):
+    words = ("simulate", *OWN, "--traffic", traffic, "--requests", str(short), "--no-ranges")
+    _, _, judged = glmplan(capsys, *words, "--slo", "ttft p95 < 2 s")
+    assert ("of the start" in judged) == (short <= 40 or "sessions" in traffic)
+    assert "of the start" not in glmplan(capsys, *words)[2]

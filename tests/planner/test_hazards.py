@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from glmplan.catalog.entries.hosts import load_host, load_machine
 from glmplan.catalog.entries.prices import load_prices
 from glmplan.catalog.schema.host import Device, Power
+from glmplan.cli import main
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner import fit_answer
 from glmplan.planner.hazards import PlanFacts, hazard_rules, hazards_for, is_safe, machine_power
+from glmplan.planner.question import read_words
 from glmplan.purchase.cost import read_terms
 from glmplan.purchase.money import wall_watts
 from glmplan.request.plan import PlanRequest
@@ -246,3 +248,38 @@ def test_drafting_on_shared_memory_leaves_the_estimate_of_graphs_out():
     for mtp, told in ((1, True), (0, False)):
         answer = fit_answer(PlanRequest("qwen3.6-35b-a3b", "dgx-spark", mtp=mtp, **words), changes=False)
         assert ("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0" in " ".join(answer.command)) == told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "gpt-oss-20b", "--on", "dgx-spark"),
+        ("safe", "gpt-oss-20b", "--on", "dgx-spark", "--traffic", "closed"),
+        ("simulate", "gpt-oss-20b", "--on", "dgx-spark", "--traffic", "closed:2", "--no-ranges"),
+        ("sweep", "--model", "gpt-oss-20b", "--on", "dgx-spark", "--users", "1"),
+        ("size", "--model", "gpt-oss-20b", "--only", "dgx-spark", "--users", "1", "--slo", "tpot p95 < 1 s",
+         "--machines", "1", "--weights", "mxfp4", "--engine", "vllm"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_every_command_says_that_a_danger_cannot_be_ruled_out(words, capsys):
+    """`fit` stated 0 %, a sweep called the point Pareto-optimal, and a simulation was silent."""
+    with pytest.raises(SystemExit):
+        main([*words, "--memory-fraction", "0.9"])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "too little memory free for the engine to start (cannot be ruled out)" in said
+    assert "ot safe" in said and " 0 % probability" not in said
+    assert words[0] != "sweep" or "0 feasible; 0 Pareto-optimal" in said
+
+
+def test_the_fraction_that_is_assumed_for_an_engine_is_stated_once_and_goes_with_it():
+    def stated(asked):
+        return [one for one in asked.assumed if "leave no more memory free" in one]
+
+    first = read_words(PlanRequest("gpt-oss-20b", "dgx-spark", engine="vllm"))
+    other = first.but(engine="llama.cpp", engine_version=None)
+    assert len(stated(first)) == 1 and first.settings.memory_fraction == 0.83
+    assert stated(other) == [] and other.settings.memory_fraction is None
+    assert stated(other.but(engine="vllm")) == stated(first.but(engine="vllm")) == stated(first)
+    given = read_words(PlanRequest("gpt-oss-20b", "dgx-spark", engine="vllm", memory_fraction=0.83))
+    assert stated(given) == [] and given.but(engine="vllm").settings.memory_fraction == 0.83

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
-from glmplan.errors import DoesNotFit, SpecError
+from glmplan.errors import SpecError
+from glmplan.planner.ask import deployment
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
-from glmplan.planner.service import serving_inputs
 from glmplan.planner.traffic_search import described_under
 from glmplan.planner.users import solve
+from glmplan.purchase.axes import read_sweep
+from glmplan.purchase.money import money_of
+from glmplan.purchase.size import sized
+from glmplan.purchase.size_answer import figures_of
+from glmplan.purchase.size_question import read_size
+from glmplan.purchase.sweep import swept
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.spec import Traffic
 
@@ -127,14 +134,6 @@ def test_a_dense_model_moves_feed_forward_matrices(plan):
     assert answer.deployment.offload.placement.unit == "expert-layers"
 
 
-def test_commands_without_moved_experts_refer_to_fit_only_where_it_moves_them(plan):
-    moved = plan("glm-5.1")
-    for asked, said in ((moved.asked.request, "also tries weights in host memory"),
-                        (moved.asked.request.but(on="1xrtx-4090"), "shows the shortfall")):  # fmt: skip
-        with pytest.raises(DoesNotFit, match=said):
-            serving_inputs(asked)
-
-
 def test_a_host_of_unknown_bandwidth_is_asked_for():
     answer = fit_answer(PlanRequest("glm-5.1", "1xrtx-5090", weights="q4_k_m", engine="llama.cpp"), changes=False)
     assert answer.verdict == "does_not_fit"
@@ -233,3 +232,20 @@ def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_me
     asked = answer.asked.request.but(engine="llama.cpp", weights=found[0].ask.split("--weights ")[1].split()[0])
     again = fit_answer(asked, changes=False)
     assert f"{again.asked.settings.host_experts * 75:.0f} of 75 layers" in found[0].what
+
+
+def test_every_command_moves_weights_as_fit_does(plan, tmp_path):
+    """`sweep` and `size` said that a machine does not hold the weights which `fit` moves to its host memory."""
+    answer = plan()
+    file, share = str(tmp_path / "machine.toml"), answer.asked.settings.host_experts
+    planned = deployment("glm-5.1-q4_k_m", file, engine="llama.cpp")
+    assert planned.asked.settings.host_experts == share > 0
+    rows = swept(read_sweep({"model": "glm-5.1-q4_k_m", "on": file, "users": "1,4", "engine": "llama.cpp"})).to_frame()
+    assert set(rows["verdict"]) == {"fits"} and rows["host_weights"].str.contains("in host memory").all()
+    own = tmp_path / "own.toml"
+    own.write_text('[[machine]]\non = "machine.toml"\n[[model]]\nmodel = "glm-5.1"\nusers = 1\n')
+    asked = read_size("glm-5.1", "tpot p95 < 1 s", users=1, inventory=str(own), weights="q4_k_m", engine="llama.cpp")
+    found = sized(asked, money_of(today=date(2026, 11, 22)))
+    [option] = found.options
+    assert option.planned.holding.host > 0
+    assert "in host memory" in figures_of(option, found)["host_weights"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -283,3 +284,27 @@ def test_slots_of_equal_context_are_simulated_as_they_are_started_and_hold_the_r
     planned = glmplan.fit("llama-3.1-8b", on="1xrtx-4090", engine="llama.cpp", input=input_tokens, output=512,
                           max_num_seqs=told)  # fmt: skip
     assert glmplan.safe(planned, "ttft mean < 10 s, tpot mean < 100 ms", traffic="poisson:1/s").load > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "words"),
+    [
+        ("qwen3-8b-q4_k_m", "1xrtx-4090", {"input": 2000, "output": 300, "users": 100}),
+        ("qwen3-8b-q4_k_m", "2xrtx-4090", {"input": 2000, "output": 300, "users": 100, "replicas": 2}),
+        ("llama-3.1-8b", "3xrtx-4090", {"input": 9000, "output": 500, "users": 50, "replicas": 3}),
+        ("qwen3-8b-q4_k_m", "1xrtx-4090", {"input": 2000, "output": 300, "users": 100, "context": 9000}),
+    ],
+)
+def test_the_slots_that_are_started_are_those_of_the_users_of_the_table_and_of_a_simulation(model, on, words):
+    """`fit` started 46 slots beside 54 users at 50 %, and two servers started a slot more than were simulated."""
+    request = PlanRequest(model, on, engine="llama.cpp", **words)
+    answer, inputs = fit_answer(request, changes=False), serving_inputs(request)
+    servers = answer.holding.terms.decoding
+    slots = int(re.search(r"--parallel (\d+)", " ".join(answer.command))[1])
+    assert slots == inputs.settings.max_num_seqs > 1 and inputs.settings.replicas == servers
+    users = servers * slots
+    assert users < words["users"] and answer.users[-1].running == users
+    assert max(number for _, number in answer.safe.at) <= users
+    assert dict(answer.safe.curve).get(users + 1, 0.0) == 0.0
+    simulated = glmplan.simulate(glmplan.fit(model, on=on, engine="llama.cpp", **words), f"closed:{words['users']}")
+    assert simulated.summary["batch_max"] == slots

@@ -13,7 +13,7 @@ import pytest
 
 import glmplan
 from glmplan.planner.ask import kept
-from glmplan.planner.service import inputs_of, service_of
+from glmplan.planner.service import inputs_of, safe_of, service_of
 from glmplan.planner.traffic_search import described_under
 from glmplan.prediction.distribution import NORMAL, PROBABILITIES
 from glmplan.present.size_text import size_content
@@ -24,11 +24,13 @@ from glmplan.purchase.size_question import read_size
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.simulate import simulate
 from glmplan.simulation.traffic.slo import parse_slo
-from glmplan.simulation.traffic.spec import Traffic
+from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
 MONEY = money_of(today=date(2026, 11, 22))
 #: standard deviations from the middle of a 90 % interval to its end [-]
 END = NormalDist().inv_cdf(0.95)
+#: purchase questions that are drawn [-]
+QUESTIONS_DRAWN = 4
 #: equal parts of the predictive distribution [-]
 PARTS = 1000
 
@@ -165,3 +167,44 @@ def test_size_has_the_layout_that_safe_has_for_the_traffic_and_the_slo(model, ma
     assert described.plan is not None and described.plan[1].terms == option.planned.holding.terms
     assert same == arriving
     assert option.planned.asked.cached_tokens == described.plan[0].cached_tokens
+
+
+def purchases(count: int, seed: int = 20261129):
+    """Yield questions with a load near the capacity: users, rates and sessions in turn."""
+    rng = np.random.default_rng(seed)
+    kinds = ("closed:1", "sessions:1,turns=5,start=9000", "poisson:1/s", "sessions:1,turns=4,start=5000")
+    for number in range(count):
+        model, weights = (("llama-3.1-8b", "fp8"), ("qwen3-30b-a3b", "fp8"), ("gpt-oss-20b", "mxfp4"))[rng.integers(3)]
+        slo = f"ttft p95 < {rng.uniform(1, 4):.2f} s, tpot p95 < {rng.uniform(25, 45):.0f} ms"
+        on, probability = ("1xrtx-5090", "1xh100-sxm", "1xl40s")[rng.integers(3)], (0.8, 0.95)[rng.integers(2)]
+        lengths = int(rng.choice([300, 800])), int(rng.choice([100, 250]))
+        yield pytest.param(model, weights, on, kinds[number % len(kinds)], slo, probability, lengths, id=str(number))
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "on", "kind", "slo", "probability", "lengths"), list(purchases(QUESTIONS_DRAWN))
+)
+def test_the_capacity_of_an_answer_is_no_less_than_the_load_that_it_accepts(
+    model, weights, on, kind, slo, probability, lengths
+):
+    """One RTX 5090 kept 30 sessions with 0.95 and had a capacity of 27."""
+    prompt, answer = lengths
+    traffic = parse_traffic(kind, input=prompt, output=answer)
+    words = PlanRequest(model, on, weights=weights, probability=probability, input=prompt, output=answer)
+    described, [traffic] = described_under(words, [traffic], usual=True, slo=slo)
+    safe = safe_of(described, traffic, parse_slo(slo), probability=probability)
+    assert safe.load > 0
+    # rates are found to about 1 %
+    whole = safe.unit == "users"
+    below, above = (safe.load, safe.load + 1) if whole else (0.97 * safe.load, 1.05 * safe.load)
+    for load in (below, above):
+        asked = read_size(model, slo, traffic=kind.replace(":1", f":{load:g}", 1), weights=weights, only=on,
+                          machines=1, input=prompt, output=answer, probability=probability)  # fmt: skip
+        found = sized(asked, MONEY, answers=1)
+        for option in found.options:
+            assert option.attainment.probability >= probability
+            assert option.max_load >= asked.load
+            assert dict(option.at).get(probability, option.max_load) == option.max_load
+        assert bool(found.options) == (load == below)
+        if found.cheaper is not None:
+            assert found.cheaper.max_load < asked.load and found.cheaper.attainment.probability < probability

@@ -12,11 +12,12 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
+from glmplan.planner.formats import bits_of
 from glmplan.present.acceptance import acceptance_test
 from glmplan.present.size_text import size_content, size_text
 from glmplan.purchase.money import money_of, ways_of
 from glmplan.purchase.size import sized, slo_attainment
-from glmplan.purchase.size_answer import circuit_for, flow_of, month_tokens
+from glmplan.purchase.size_answer import FEW_BITS, circuit_for, flow_of, month_tokens
 from glmplan.purchase.size_question import read_amount, read_size
 from glmplan.simulation.safe_load import Cutoff, Draws, kept_share, speed_factors
 from glmplan.simulation.simulate import Service
@@ -466,3 +467,35 @@ def test_rents_of_a_search_are_at_one_term_that_the_answer_names():
     assert size_content(found)["rent_term"] == "3 years"
     named = sized(replace(asked, rent_term="on demand"), MONEY, answers=4)
     assert {option.way.paid for option in named.options} == {"rent on demand"}
+
+
+def test_formats_of_few_bits_are_one_answer_unless_they_are_typed():
+    """Each machine had a row with 2.25 bits, which left no room for others."""
+    few = {}
+    for weights in (None, "exl3-2.25bpw"):
+        asked = read_size("glm-4.5-air", "tpot p95 < 80 ms", users=1, only="2xrtx-5090,3xrtx-5090", machines=1,
+                          input=500, output=100, weights=weights)  # fmt: skip
+        found = sized(asked, MONEY)
+        few[weights] = [one for one in found.options if bits_of(one.planned.asked.checkpoint) < FEW_BITS]
+        assert len({one.name for one in found.options}) == 2
+    assert [len(few[weights]) for weights in few] == [1, 2]
+    assert few[None][0].name == few["exl3-2.25bpw"][0].name
+
+
+def test_a_layout_that_a_machine_is_too_small_for_is_counted_without_its_name():
+    asked = read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=2, only="1xh100-sxm,1xl40s", machines=1, weights="fp8",
+                      disaggregated="1:1")  # fmt: skip
+    with pytest.raises(SpecError):
+        sized(asked, MONEY)
+    found = sized(replace(asked, only=("1xh100-sxm", "1xl40s", "2xl40s")), MONEY)
+    assert found.left_out["the layout takes more accelerators than the machine has"] == 2
+
+
+def test_the_first_line_of_an_inventory_states_the_power_limit(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text('[[machine]]\non = "1xrtx-5090"\npower-limit = "450W"\n[[model]]\nmodel = "qwen3-8b"\nusers = 1\n')
+    asked = read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=1, inventory=str(file), weights="fp8")
+    found = sized(asked, MONEY)
+    text = size_text(found, size_content(found))
+    assert found.options[0].planned.asked.power_limit == 450.0
+    assert "first: 1 server with 1 × rtx-5090 at 450 W" in text

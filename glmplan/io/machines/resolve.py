@@ -75,7 +75,8 @@ class Machine:
         if not self.left_out or used > sum(count for _, count in self.kinds):
             return "lower --tp, --pp, --dp or --replicas"
         least = min((name for name, _ in self.kinds), key=lambda name: load_accelerator(name).memory or 0.0)
-        return f"equal stages hold what --on {used}x{least} holds: ask that, or --engine llama.cpp without degrees"
+        held = f"equal stages or servers hold what --on {used}x{least} holds"
+        return f"{held}: ask that, or --engine llama.cpp without degrees"
 
     def one_after_another(self, beside: Bytes) -> Machine:
         """Return all kinds of accelerators as one, which has layers of each.

@@ -41,6 +41,7 @@ __all__ = [
 #: formats suggested when an unknown one was requested
 COMMON_FORMATS: tuple[str, ...] = (
     "bf16", "fp8", "nvfp4", "mxfp4", "int8", "int4", "awq-int4", "gptq-int4", "q4_k_m", "q5_k_m", "q6_k", "q8_0",
+    "exl3-4.0bpw",
 )  # fmt: skip
 #: spelling → format
 _SYNONYMS = {

@@ -16,7 +16,8 @@ from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.io.runs.columns import INTERVAL_KINDS
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
-from glmplan.planner.ranking import load_of, seats_of
+from glmplan.planner.launch import seats_of
+from glmplan.planner.ranking import load_of
 from glmplan.prediction.effects import LEVELS, keys_of, load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
 from glmplan.prediction.load import Load, metrics_of

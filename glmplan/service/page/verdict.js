@@ -3,7 +3,7 @@
 import { at, el, money, number, span, svg, time, whole } from "./dom.js";
 import { glossed } from "./words.js";
 
-export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
+export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", not_safe: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
 const people = (count) => (count === 1 ? "1 person" : `${whole(count)} people`);
 /** A probability as whole percent, as the command line rounds it. */
 const percent = (chance) => Math.min(Math.floor(100 * chance + 1e-9), 99);
@@ -13,6 +13,7 @@ export function verdictWords({ answer, may_start: may }) {
   const { verdict, users, probability } = answer;
   if (verdict === "does_not_load") return may ? "Does not load, but may start" : "Does not load";
   if (verdict === "engine_cannot") return "The engine cannot serve it";
+  if (verdict === "not_safe") return "Not safe";
   if (verdict === "unknown") return "Not known";
   const start = { yes: "Yes", likely: "Likely", unlikely: "Unlikely" }[verdict];
   return `${start} for ${people(users)}: ${percent(probability)} %${probability >= 0.99 ? " or more" : ""}`;

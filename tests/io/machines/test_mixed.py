@@ -104,3 +104,14 @@ def test_other_engines_take_one_kind_and_say_so(host):
     found = fit_answer(PlanRequest("qwen3-8b", host(("rtx-5080", 1), ("rtx-5090", 1)), engine="vllm"), changes=False)
     assert found.asked.machine.accelerator.name == "rtx-5090"
     assert any("1 × rtx-5080 left out" in line for line in found.asked.assumed)
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "vllm"])
+def test_two_servers_of_several_kinds_are_refused_with_their_numbers(host, engine):
+    """llama.cpp said that no layout of 1 accelerator is valid."""
+    both = host(("rtx-5080", 1), ("rtx-5090", 1))
+    with pytest.raises(SpecError, match=r"takes 2 accelerators and .* has 1 × rtx-5090 beside 1 × rtx-5080"):
+        fit_answer(PlanRequest("qwen3-8b", both, weights="q4_k_m", engine=engine, replicas=2))
+    more = fit_answer(PlanRequest("qwen3-8b", host(("rtx-5090", 2), ("rtx-5080", 1)), weights="q4_k_m",
+                                  engine="llama.cpp", users=(2,), replicas=2), changes=False)  # fmt: skip
+    assert more.holding.terms.replicas == 2 and more.asked.machine.left_out == "1 × rtx-5080"
