@@ -686,8 +686,10 @@ class Holding:
         most = self.terms.decoding * np.floor(max(self.host_caches, 0.0) / each)
         whole = most * pool.length
         # no accelerator has a growing cache where the requests are without limit
-        tokens = (whole if np.isinf(pool.held) else min(one, whole) for one in (pool.tokens, pool.low, pool.high))
-        return Pool(pool.length, *tokens, min(pool.held, most), min(pool.held_low, most))
+        tokens, low, high = (
+            whole if np.isinf(pool.held) else min(one, whole) for one in (pool.tokens, pool.low, pool.high)
+        )
+        return Pool(pool.length, tokens, low, high, min(pool.held, most), min(pool.held_low, most))
 
     def printed(self, longest: TokenCount) -> tuple[float, float, float]:
         """Return the KV cache size that the engine prints at startup, [token].
