@@ -320,13 +320,13 @@ def chart(text: str) -> bytes:
             for who, error in zip(("AISimulate", "glmplan"), errors, strict=False):
                 middle, _, most = (float(one) for one in error.split(" / "))
                 values.append({"of": f"{name} ({groups})", "who": who, "median": middle, "p90": most})
-        order = list(dict.fromkeys(one["of"] for one in values))
+        order = list(dict.fromkeys(str(one["of"]) for one in values))
         base = rows_chart(values).encode(
             y=alt.Y("of:N", title=None, sort=order), yOffset="who:N", color=alt.Color("who:N", title=None)
         )
-        error = log_axis("median", "error of groups, median to 90th percentile [%]", domain=[5, 1000], clamp=True)
-        rule = base.mark_rule(opacity=0.5).encode(x=alt.X(**error), x2="p90:Q")
-        spot = base.mark_point(filled=True, size=40).encode(x=alt.X(**error))
+        axis = log_axis("median", "error of groups, median to 90th percentile [%]", domain=[5, 1000], clamp=True)
+        rule = base.mark_rule(opacity=0.5).encode(x=alt.X(**axis), x2="p90:Q")
+        spot = base.mark_point(filled=True, size=40).encode(x=alt.X(**axis))
         parts.append(
             (rule + spot).properties(width=260, height=alt.Step(26, **{"for": "position"}), title=f"{title} (groups)")
         )

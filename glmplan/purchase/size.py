@@ -484,13 +484,13 @@ def _ranked(search: _Search) -> list[Option]:
     """
     best: dict[tuple[float, str], float] = {}
     for option in search.options:
-        key = option.way.usd or math.inf, option.name
-        best[key] = max(option.attainment.probability, best.get(key, 0.0))
+        machine = option.way.usd or math.inf, option.name
+        best[machine] = max(option.attainment.probability, best.get(machine, 0.0))
 
     def order(option: Option) -> tuple[float, float, str, float]:
-        key = option.way.usd or math.inf, option.name
+        machine = option.way.usd or math.inf, option.name
         size = float(checkpoint_bytes(search.asked.spec, option.planned.asked.checkpoint))
-        return key[0], -best[key], option.name, -size
+        return machine[0], -best[machine], option.name, -size
 
     ranked: dict[tuple[str, ...], Option] = {}
     for option in sorted(search.options, key=order):

@@ -218,7 +218,7 @@ def step_histograms_of(
     >>> mixes.matrices["tpot"].shape[0], len(steps) == mixes.matrices["tpot"].shape[1]
     (1, True)
     """
-    split = split_users(users, packing.replicas)
+    split = split_users(users, int(packing.replicas))
     users, servers = split.users.astype(float), split.replicas
     inputs, outputs = inputs[split.load], outputs[split.load]
     kinds = _together if len(users) >= _TOGETHER and _alike(packing) else _one_by_one
