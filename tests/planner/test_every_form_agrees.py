@@ -30,6 +30,8 @@ from glmplan.units import number
 
 PLANS, SEED = int(os.environ.get("GLMPLAN_PLANS", "24")), os.environ.get("GLMPLAN_SEED", "")
 USERS = (1, 3, 7, 16)
+#: what a simulated row may be below one of a formula: 4 % with 8 users in 6 slots of llama.cpp (194 and 186 tok/s) [-]
+SIMULATED = 0.05
 #: wide enough that no line is wrapped
 WIDE = 100_000
 
@@ -164,7 +166,9 @@ def test_servers_add_up_and_none_of_them_has_a_part_of_a_user(answers):
     for told, answer in answers:
         servers = answer.holding.terms.decoding
         for few, many in pairwise(answer.users):
-            assert many.total_rate.value >= few.total_rate.value * (1 - 1e-9), told
+            # a simulated row differs from a formula by its requests
+            least = 1 - (SIMULATED if many.simulated else 1e-9)
+            assert many.total_rate.value >= few.total_rate.value * least, told
         for row in answer.users:
             assert row.total_rate.value == pytest.approx(row.users * row.each_rate.value), told
         first = {row.users: row for row in answer.users}
