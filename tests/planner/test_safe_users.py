@@ -93,7 +93,7 @@ def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_like
 @pytest.mark.parametrize(
     "words",
     [
-        PlanRequest("minimax-m2", "8xh100-sxm"),
+        PlanRequest("gpt-oss-120b", "8xh100-sxm"),
         PlanRequest("qwen3-30b-a3b", "8xh100-sxm"),
     ],
     ids=lambda words: words.model,

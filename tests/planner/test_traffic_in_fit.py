@@ -85,8 +85,8 @@ def test_the_layout_of_conversations_is_the_one_that_serves_them_best(agents):
 
 
 def test_conversations_decide_for_another_layout_than_their_mean_request():
-    """Stages hold more of them than replicas, which serve the mean request best and compute many again."""
-    traffic = parse_traffic("sessions:90")
+    """More stages hold more of them than the layout that serves the mean request best and computes many again."""
+    traffic = parse_traffic("sessions:150")
     asked = asked_under(PlanRequest("qwen3-235b-a22b", "8xrtx-pro-6000-ws"), traffic)
     alone, under = solve(asked), solve_under(asked, traffic_of(asked, traffic))
     assert under.best.terms.name != alone.best.terms.name
