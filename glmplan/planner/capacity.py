@@ -614,7 +614,7 @@ class Holding:
 
     @property
     def host_holds(self) -> str:
-        """What of the plan lies in host memory."""
+        """Parts of the plan in host memory, for texts."""
         return "weights" if self.memory.host_cache is None else "weights and the KV cache of one request"
 
     @property

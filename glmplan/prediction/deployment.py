@@ -156,11 +156,13 @@ class Settings:
 
     def placement(self, layers: int) -> Placement | None:
         """Return what lies in host memory, of a model's layers; None if nothing."""
+        if not self.on_host:
+            return None
         from glmplan.costs.offload.work import Placement
 
         if self.host_layers or self.host_cache:
             return Placement(self.host_layers / layers, "layers", cache=self.host_cache)
-        return Placement(self.host_experts, "expert-layers") if self.host_experts else None
+        return Placement(self.host_experts, "expert-layers")
 
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]

@@ -304,6 +304,8 @@ def steps_apart(deployment: Deployment, cards: int, bandwidth: BytesPerSecond) -
         for microbatches in _MICROBATCHES:
             columns_of = [np.atleast_1d(np.asarray(points[name], dtype=float)) for name in _POINTS]
             requests, context, prompt, keys = np.broadcast_arrays(*columns_of)
+            # later parts of a prompt attend to the ones before
+            keys = keys + prompt * (1 - 1 / microbatches) / 2
             # of one request or token there is no part
             requests, prompt = (np.maximum(one / microbatches, np.minimum(one, 1.0)) for one in (requests, prompt))
             times = model.times(StepPoints(requests, context, prompt, keys))

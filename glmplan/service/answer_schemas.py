@@ -574,6 +574,7 @@ class Side(BaseModel):
     layout: str
     engine: str
     cache: str
+    host_weights: str
     ttft_mean_ms: Number
     ttft_mean_ms_low: Number
     ttft_mean_ms_high: Number

@@ -212,7 +212,7 @@ def test_streams_cut_within_an_event_are_lost_and_the_rest_is_measured(tmp_path)
     assert len(lost) == 24 and all(line["ttft"] > 0 and not line["detail"].endswith(": ") for line in lost)
     assert any("within an event" in line["detail"] for line in lost)
     rows = list(csv.DictReader((tmp_path / "run" / "runs.csv").open()))
-    assert len(rows) == 2 and all("12 lost" in row["notes"] and row["ttft_mean_ms"] for row in rows)
+    assert len(rows) == 2 and all("12 lost" in row["notes"] and row["e2e_mean_ms"] for row in rows)
     assert all(float(row["num_requests"]) == 12 for row in rows)
 
 

@@ -13,6 +13,7 @@ from glmplan.simulation.engine.cluster import Cluster
 from glmplan.simulation.engine.settings import KvPool, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.simulate import Service, simulate
+from glmplan.simulation.traffic import conversations
 from glmplan.simulation.traffic.conversations import conversation_form, read_conversations
 from glmplan.simulation.traffic.request import Request, linked, together
 from glmplan.simulation.traffic.sources import request_source
@@ -176,6 +177,7 @@ def test_a_broken_recording_of_agents_is_told_with_line_and_field(tmp_path, text
 
 def test_more_than_can_be_kept_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("glmplan.simulation.traffic.conversations._MOST_PARTS", 5)
+    conversations._conversations_of.cache_clear()  # other tests read the same files
     for name in ("weka-subagents.json", "dynamo-request-trace.jsonl", "agentic-mooncake.jsonl"):
         with pytest.raises(SpecError, match="more than 5 turns and parts of prompts"):
             read_conversations(TRACES / name)
