@@ -593,3 +593,8 @@ def test_what_is_urgent_waits_less_and_impatient_clients_are_counted():
     left = simulate(service, hasty, requests=400)
     assert left.summary["left"] + left.summary["requests"] == 400
     assert left.summary["left"] > 0 and left.summary["ttft_p99_ms"] <= 2000 + 50
+
+
+def test_an_option_of_another_scheduler_is_refused_with_the_number_that_was_given():
+    with pytest.raises(SpecError, match="prefill_schedule_interval: 2 is not known to sglang"):
+        scheduler_settings("sglang", prefill_schedule_interval=2)
