@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownFact
 from glmplan.planner.ask import deployment
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
@@ -220,6 +220,17 @@ def test_layers_that_cannot_be_placed_are_refused_with_the_next_step(options, sa
     given = {"model": "llama-3.1-70b", "on": "1xrtx-4090", "weights": "bf16", "engine": "llama.cpp"} | options
     with pytest.raises(SpecError, match=said):
         fit_answer(PlanRequest(**given))
+
+
+@pytest.mark.parametrize(
+    ("on", "said"), [("1xrtx-5080", "memory bandwidth of the host"), ("1xr9700", "bandwidth of r9700")]
+)
+def test_an_unknown_speed_names_the_missing_fact(on, said):
+    words = PlanRequest("llama-3.1-8b", on, weights="q4_k_m", engine="llama.cpp", gpu_layers=20)
+    answer, [traffic] = fit_answer(words, changes=False), [Traffic(kind="closed", users=1)]
+    assert answer.unknown
+    with pytest.raises(UnknownFact, match=said):
+        described_under(words, [traffic])
 
 
 def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_memory(tmp_path):
