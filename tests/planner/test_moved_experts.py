@@ -233,6 +233,15 @@ def test_an_unknown_speed_names_the_missing_fact(on, said):
         described_under(words, [traffic])
 
 
+def test_no_cache_of_fewer_bits_saves_a_layer_in_host_memory(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=64, cards=1).replace("rtx-pro-6000-server", "rtx-5080"))
+    for users in (1, 2, 3, 4):
+        words = PlanRequest("qwen3-32b", str(file), weights="q4_k_m", engine="llama.cpp", users=(users,))
+        answer = fit_answer(words, changes=False)
+        assert answer.asked.settings.host_experts > 0 and answer.holding.terms.kv == "f16"
+
+
 def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_memory(tmp_path):
     file = tmp_path / "machine.toml"
     file.write_text(HOST.format(memory=512, cards=1))
