@@ -10,7 +10,7 @@ import pytest
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.planner.ask import deployment
 from glmplan.planner.make_plan import fit_answer
-from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
+from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers, moved_words
 from glmplan.planner.traffic_search import described_under
 from glmplan.planner.users import solve
 from glmplan.purchase.axes import read_sweep
@@ -175,6 +175,7 @@ def test_gpu_layers_leave_leading_layers_and_their_cache_to_the_host(layered):
     assert sum(held.weights.values()) == pytest.approx(weights + 2 * 128256 * 8192 * 2, rel=1e-3)
     assert held.per_token == 40 * CACHE
     assert answer.command[2] == "-ngl 41" and "--no-kv-offload" not in answer.command
+    assert moved_words(answer.asked, answer.holding).startswith("40 of 80 layers in host memory (")
 
 
 def test_decode_of_gpu_layers_reads_half_of_the_weights_from_each_memory(layered):
