@@ -16,7 +16,7 @@ from glmplan.present.charts import band, chart_svg, log_axis, rows_chart
 from glmplan.present.page import escape, figure, light, page, table
 from glmplan.units import QUANTILE_90, Ratio
 
-__all__ = ["compared_json", "first_outside", "html_page", "standing"]
+__all__ = ["compared_json", "first_outside", "html_page", "prepare_plots", "standing"]
 
 #: style class of a verdict
 _LOOK = {"reproduced": "good", "in between": "middling", "different": "bad"}
