@@ -110,10 +110,10 @@ _LONGEST = 100
 _TEXT = re.compile(r"\s*([+-]?)(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE]([+-]?\d+))?\s*(\S*)\s*", re.ASCII)
 
 
-def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> float:
+def parse_quantity(text: object, dimension: str, *, signed: bool = False, field: str | None = None) -> float:
     """Return a quantity written with its unit, in base units of the dimension.
 
-    Underscores may group digits; `signed` allows negative values.
+    Underscores may group digits; `signed` allows negative values; `field` is named in errors.
 
     Examples
     --------
@@ -130,24 +130,26 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
     units = DIMENSIONS[dimension]
     base = next(iter(units))
     if not isinstance(text, str):
-        raise SpecError(f"must be text with its unit, as in '1 {base}'", value=text)
+        raise SpecError(f"must be text with its unit, as in '1 {base}'", field=field, value=text)
     result = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
     if result is None:
         word = text.strip().lower().lstrip("+-")
         reason = "is not a finite number" if word.startswith(("nan", "inf")) else "is not a number with a unit"
-        raise SpecError(f"{reason}, as in '1 {base}'", value=text)
+        raise SpecError(f"{reason}, as in '1 {base}'", field=field, value=text)
     sign, number, exponent, unit = result.groups()
     if not unit:
-        raise SpecError(f"has no unit; write one of {', '.join(units)}", value=text)
+        raise SpecError(f"has no unit; write one of {', '.join(units)}", field=field, value=text)
     if unit not in units:
         close = ", ".join(_nearest_units(unit, units))
-        raise SpecError(f"has the unit {unit!r}, which is no unit of {dimension}; nearest: {close}", value=text)
+        raise SpecError(
+            f"has the unit {unit!r}, which is no unit of {dimension}; nearest: {close}", field=field, value=text
+        )
     if sign == "-" and not signed:
-        raise SpecError("must not be negative", value=text)
+        raise SpecError("must not be negative", field=field, value=text)
     power, factor = units[unit]
     value = float(f"{sign}{number}e{int(exponent or 0) + power}") * factor
     if not math.isfinite(value):
-        raise SpecError("is too large to be a number", value=text)
+        raise SpecError("is too large to be a number", field=field, value=text)
     return value
 
 

@@ -212,7 +212,7 @@ def described_services(
     scheduler |= {name: deployment.pop(name) for name in _SCHEDULED if name in deployment}
     host_bandwidth = deployment.pop("host_bandwidth", None)
     if options.transfer is not None:
-        scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
+        scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second", field="--transfer"))
     if options.experts_apart is not None:
         if options.step_time is not None:
             raise SpecError("needs a plan, whose step time has parts", field="--experts-apart")
@@ -220,16 +220,20 @@ def described_services(
     if options.kv_tiers is not None:
         scheduler["tiers"] = options.kv_tiers
     if options.image_time is not None:
-        scheduler["image_seconds"] = parse_quantity(options.image_time, "seconds")
+        scheduler["image_seconds"] = parse_quantity(options.image_time, "seconds", field="--image-time")
     elif any(kind.images for kind in kinds):
         raise SpecError("is needed with --images, as in '60 ms'", field="--image-time")
     if host_bandwidth is not None:
         given = host_bandwidth  # a text from a fleet file
-        given = parse_quantity(given, "bytes per second") if isinstance(given, str) else given
+        given = parse_quantity(given, "bytes per second", field="--host-bandwidth") if isinstance(given, str) else given
         scheduler["host_link"] = TransferLink(given)
     elif scheduler.get("host_tokens") and options.step_time is not None:
         raise SpecError("is needed with --host-tokens and --step-time, as in '50 GB/s'", field="--host-bandwidth")
-    per_token = parse_quantity(options.kv_bytes, "bytes") if options.kv_bytes is not None else None
+    per_token = (
+        parse_quantity(options.kv_bytes, "bytes", field="--kv-bytes-per-token")
+        if options.kv_bytes is not None
+        else None
+    )
     if options.step_time is not None:
         return _with_own_step_time(options, scheduler, per_token), kinds
     if target.model is None or target.on is None:

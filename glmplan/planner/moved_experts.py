@@ -95,11 +95,14 @@ def _count(asked: Asked) -> tuple[int, int]:
 
 
 def moved_words(asked: Asked, held: Holding) -> str:
-    """Return the experts in host memory as text; empty without."""
-    moved, layers = _count(asked)
-    if not moved or moves(asked) is None:
+    """Return the experts or layers in host memory as text; empty without."""
+    (moved, layers), leading = _count(asked), asked.settings.host_layers
+    if not (moved or leading) or moves(asked) is None:
         return ""
-    words = f"{_matrices(asked.model)} of {moved} of {layers} layers in host memory"
+    what = (
+        f"{_matrices(asked.model)} of {moved} of {layers}" if moved else f"{leading} of {len(asked.model.layer_names)}"
+    )
+    words = f"{what} layers in host memory"
     return f"{words} ({held.host / GIB:,.0f} GiB), computed by the CPU"
 
 

@@ -39,7 +39,8 @@ def with_moved_experts(solution: Solution) -> Solution:
 def _moved(asked: Asked, found: Solution) -> Solution | None:
     """Return the plan with as few experts in host memory as possible.
 
-    None where the engine moves no experts, or where no number of layers is enough.
+    None where the engine moves no experts, or where no number of layers is enough. The cache has the format that it has
+    with all of them in host memory.
     """
     best, layers = found.best, len(movable_layers(asked.model))
     if best.terms.blocked is not None or not may_move(asked):
@@ -53,7 +54,7 @@ def _moved(asked: Asked, found: Solution) -> Solution | None:
     while fewest < most and _serves(solution):
         middle = (fewest + most) // 2
         tried = solve(_with(asked, middle, layers), quick=True)
-        if _serves(tried):
+        if _serves(tried) and tried.best.terms.kv == solution.best.terms.kv:  # no smaller cache to save a layer
             solution, most = tried, middle
         else:
             fewest = middle + 1

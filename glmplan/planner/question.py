@@ -321,7 +321,8 @@ def with_host_layers(
         known = [name for name in engine_names() if _accelerates_layers(name)]
         raise SpecError(f"is an option of {', '.join(known)}: give --engine {known[0]}", field=field, value=value)
     if machine.host.unified_memory or machine.accelerator.kind == "cpu-socket":
-        raise SpecError(f"{machine.accelerator.full_name} has one memory: leave it out", field=field, value=value)
+        message = f"has no effect on {machine.accelerator.full_name}, which has one memory: leave it out"
+        raise SpecError(message, field=field, value=value)
     if words.gpu_layers == 0:
         message = "leaves the output to the CPU too, which is not modelled: 1 keeps the output alone on the accelerator"
         raise SpecError(message, field=field, value=value)

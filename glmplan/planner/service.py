@@ -310,7 +310,9 @@ def chosen(asked: Asked, solution: Solution) -> Holding:
         perhaps = f", {MAY_START}" if best.may_start else ""
         raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows the shortfall")
     if solution.ranked[0].alone == 0.0:
-        why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
+        part = asked.machine.accelerator
+        fact = f"bandwidth of {part.name}" if part.memory_bandwidth is None else "memory bandwidth of the host"
+        why = solution.ranked[0].unknown or f"the {fact} is unknown"
         raise UnknownFact(f"{why}: no prediction is possible")
     if asked.mtp > best.terms.mtp:
         titles = (wall.title for wall in best.terms.limitations if wall.instead.mtp == best.terms.mtp)

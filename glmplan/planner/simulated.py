@@ -129,18 +129,24 @@ def read_tiers(text: str, known: Callable[[str], BytesPerSecond | None]) -> tupl
     >>> [(one.kind, one.tokens, one.link.bandwidth) for one in read_tiers("drive=9@1 GB/s,peers", lambda kind: 2e9)]
     [('drive', 9, 1000000000.0), ('peers', 0, 2000000000.0)]
     """
-    from glmplan.simulation.engine.settings import CacheTier, TransferLink
+    from glmplan.simulation.engine.settings import TIERS, CacheTier, TransferLink
 
-    tiers = []
+    tiers, field = [], "--kv-tiers"
     for part in text.split(","):
         what, at, link = part.strip().partition("@")
-        kind, _, size = what.partition("=")
+        kind, sized, size = what.partition("=")
+        if kind not in TIERS:
+            raise SpecError("is not a tier", field=field, value=kind, choices=TIERS)
+        if (kind == "peers") == bool(sized):
+            other = "has the tokens of --host-tokens: leave the number out" if sized else "needs its number of tokens"
+            raise SpecError(f"{other}, as in drive=4000000,peers", field=field, value=part)
         rate, _, latency = link.partition("+")
-        bandwidth = parse_quantity(rate, "bytes per second") if at else known(kind)
-        if bandwidth is None:
-            raise SpecError(f"needs a rate, as in {kind}@25 GB/s", field="--kv-tiers", value=part)
-        seconds = parse_quantity(latency, "seconds") if latency else 0.0
-        tokens = finite_number(size, "--kv-tiers") if size else 0.0
+        bandwidth = parse_quantity(rate, "bytes per second", field=field) if at else known(kind)
+        if not bandwidth:
+            raise SpecError(f"needs a rate, as in {what}@25 GB/s", field=field, value=part)
+        seconds = parse_quantity(latency, "seconds", field=field) if latency else 0.0
+        if (tokens := finite_number(size, field) if sized else 0.0) % 1:
+            raise SpecError("needs a whole number of tokens", field=field, value=part)
         tiers.append(CacheTier(kind, int(tokens), TransferLink(bandwidth, seconds)))
     return tuple(tiers)
 
@@ -156,7 +162,7 @@ def read_experts_apart(text: str, known: BytesPerSecond | None) -> tuple[int, By
     (8, 50000000000.0)
     """
     cards, at, rate = text.partition("@")
-    bandwidth = parse_quantity(rate, "bytes per second") if at else known
+    bandwidth = parse_quantity(rate, "bytes per second", field="--experts-apart") if at else known
     if not bandwidth:
         raise SpecError("needs the network of a card, as in 8@50 GB/s", field="--experts-apart", value=text)
     if (number := finite_number(cards, "--experts-apart")) < 1 or not number.is_integer():

@@ -336,11 +336,11 @@ def described_under(
         solution = solution_for(solution, named, slo, probability=asked.probability)
         best = chosen(asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
-        if scheduler and (text := scheduler.get("tiers")):
+        if scheduler and (text := scheduler.get("tiers")) is not None:
             scheduler = {**scheduler, "tiers": read_tiers(text, lambda kind: tier_rate(asked, best, kind))}
             way += f", and beyond it {text}"
         inputs = inputs_of(asked, best, deployment_of(asked, best.terms))
-        if scheduler and (text := scheduler.get("experts_apart")):
+        if scheduler and (text := scheduler.get("experts_apart")) is not None:
             cards, rate = read_experts_apart(text, tier_rate(asked, best, "shared"))
             inputs = with_experts_apart(inputs, deployment_of(asked, best.terms), cards, rate)
             scheduler = {name: value for name, value in scheduler.items() if name != "experts_apart"}

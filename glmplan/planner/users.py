@@ -75,7 +75,7 @@ _WORDS = {
     "compute": "matrix compute",
     "cache": "KV cache reads",
     "links": "communication between GPUs",
-    "host": "experts on the CPU",
+    "host": "weights in host memory",
 }
 
 

@@ -295,6 +295,8 @@ def steps_apart(deployment: Deployment, cards: int, bandwidth: BytesPerSecond) -
     routed = [(ffn, layers) for ffn, layers in runs if ffn is not None]
     if not routed or model.components is not GPU_COMPONENTS or deployment.pp > 1:
         raise SpecError("needs a mixture of experts on accelerators in one pipeline stage", field="--experts-apart")
+    if cards > (most := min(ffn.experts for ffn, _ in routed)):
+        raise SpecError(f"are more cards than the {most} experts of a layer", field="--experts-apart", value=cards)
     layers = float(sum(many for _, many in routed))
     columns = [SLOTS.index(name) for name in ("expert_fixed", "expert_bytes", "expert_flop")]
     width = sum(many * min(ffn.topk, cards) * (ffn.latent or deployment.model.hidden) for ffn, many in routed)

@@ -24,7 +24,7 @@ _PARTS = {
     "compute": "compute",
     "cache": "KV cache reads",
     "links": "communication",
-    "host": "experts on the CPU",
+    "host": "weights in host memory",
 }
 #: metric → label
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "output_rate": "total throughput"}

@@ -7,10 +7,10 @@ from datetime import date
 
 import pytest
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownFact
 from glmplan.planner.ask import deployment
 from glmplan.planner.make_plan import fit_answer
-from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers
+from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers, moved_words
 from glmplan.planner.traffic_search import described_under
 from glmplan.planner.users import solve
 from glmplan.purchase.axes import read_sweep
@@ -175,6 +175,7 @@ def test_gpu_layers_leave_leading_layers_and_their_cache_to_the_host(layered):
     assert sum(held.weights.values()) == pytest.approx(weights + 2 * 128256 * 8192 * 2, rel=1e-3)
     assert held.per_token == 40 * CACHE
     assert answer.command[2] == "-ngl 41" and "--no-kv-offload" not in answer.command
+    assert moved_words(answer.asked, answer.holding).startswith("40 of 80 layers in host memory (")
 
 
 def test_decode_of_gpu_layers_reads_half_of_the_weights_from_each_memory(layered):
@@ -220,6 +221,26 @@ def test_layers_that_cannot_be_placed_are_refused_with_the_next_step(options, sa
     given = {"model": "llama-3.1-70b", "on": "1xrtx-4090", "weights": "bf16", "engine": "llama.cpp"} | options
     with pytest.raises(SpecError, match=said):
         fit_answer(PlanRequest(**given))
+
+
+@pytest.mark.parametrize(
+    ("on", "said"), [("1xrtx-5080", "memory bandwidth of the host"), ("1xr9700", "bandwidth of r9700")]
+)
+def test_an_unknown_speed_names_the_missing_fact(on, said):
+    words = PlanRequest("llama-3.1-8b", on, weights="q4_k_m", engine="llama.cpp", gpu_layers=20)
+    answer, [traffic] = fit_answer(words, changes=False), [Traffic(kind="closed", users=1)]
+    assert answer.unknown
+    with pytest.raises(UnknownFact, match=said):
+        described_under(words, [traffic])
+
+
+def test_no_cache_of_fewer_bits_saves_a_layer_in_host_memory(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=64, cards=1).replace("rtx-pro-6000-server", "rtx-5080"))
+    for users in (1, 2, 3, 4):
+        words = PlanRequest("qwen3-32b", str(file), weights="q4_k_m", engine="llama.cpp", users=(users,))
+        answer = fit_answer(words, changes=False)
+        assert answer.asked.settings.host_experts > 0 and answer.holding.terms.kv == "f16"
 
 
 def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_memory(tmp_path):

@@ -15,7 +15,7 @@ from glmplan.costs.network.links import host_transfer_rate
 from glmplan.errors import SpecError
 from glmplan.planner.changes import gain_under
 from glmplan.planner.plan import LEAST_GAIN, as_well_known
-from glmplan.planner.simulated import beyond_steady, host_copies, traffic_run, why_no_copies
+from glmplan.planner.simulated import beyond_steady, host_copies, read_tiers, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import _best, asked_under, described_under, solve_under, traffic_of
 from glmplan.planner.users import solve
 from glmplan.present.answer_text import NO_COPIES
@@ -303,3 +303,28 @@ def test_recorded_conversations_are_planned_for_at_their_own_lengths(name, text,
     file.write_text(text % ("x" * 4000, "y" * 400))
     asked = asked_under(PlanRequest("llama-3.1-8b", "1xh100-sxm"), parse_traffic(f"trace:{file},users=2"))
     assert (asked.input_tokens, asked.output_tokens) == (1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not a tier"),
+        ("tape=9@1 GB/s", "is not a tier"),
+        ("drive@1 GB/s", "needs its number of tokens"),
+        ("peers=9@1 GB/s", "leave the number out"),
+        ("drive=1.5@1 GB/s", "whole number"),
+        ("drive=0@1 GB/s", "at least 1"),
+        ("drive=-1@1 GB/s", "at least 1"),
+        ("drive=nan@1 GB/s", "is not a finite number"),
+        ("drive=9", "needs a rate, as in drive=9@"),
+        ("drive=9@0 GB/s", "needs a rate"),
+        ("drive=9@1 GB", "no unit of bytes per second"),
+        ("drive=9@1 GB/s+-5 us", "must not be negative"),
+        ("drive=9@1 GB/s+5", "has no unit"),
+        ("drive=9@1 GB/s,", "is not a tier"),
+    ],
+)
+def test_a_wrong_tier_names_the_option_and_what_is_wrong(text, said):
+    with pytest.raises(SpecError, match=said) as caught:
+        read_tiers(text, lambda kind: None)
+    assert str(caught.value).startswith("--kv-tiers: ")

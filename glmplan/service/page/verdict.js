@@ -108,7 +108,7 @@ function rangeBar(figure, limit) {
   );
 }
 
-const PARTS = { weights: "weight reads", launch: "launch and CPU overhead", cache: "KV cache reads", links: "communication", compute: "matrix compute", host: "experts on the CPU" };
+const PARTS = { weights: "weight reads", launch: "launch and CPU overhead", cache: "KV cache reads", links: "communication", compute: "matrix compute", host: "weights in host memory" };
 
 /** A figure that opens its arithmetic. */
 function figure(name, value, unit, bar, lines) {

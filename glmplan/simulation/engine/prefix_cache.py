@@ -176,7 +176,7 @@ class PrefixCache:
         if self.tier is None:
             return 0
         shares, limit = self.wanted(request)
-        return max(self.tier.found(shares, limit), request.staged) - found if found < limit else 0
+        return max(self.tier.found(shares, limit), request.staged, found) - found if found < limit else 0
 
     def wanted(self, request: Request) -> tuple[list[tuple[object, int]], int]:
         """Return the whole blocks of a prompt by content, and how many to find."""

@@ -371,9 +371,9 @@ class EngineSettings:
         }
         for name, (value, knows) in told.items():
             if value and self.scheduler not in knows:
-                raise SpecError(f"is not known to {self.scheduler}", field=name, value=value)
+                raise SpecError(f"is not known to {self.scheduler}", field=name, value=getattr(self, name))
             if value and self.prefill_replicas:
-                raise SpecError("is not simulated with prefill replicas", field=name, value=value)
+                raise SpecError("is not simulated with prefill replicas", field=name, value=getattr(self, name))
 
     @property
     def running_limit(self) -> int:

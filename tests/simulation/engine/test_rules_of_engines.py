@@ -191,6 +191,22 @@ def test_what_was_thrown_out_comes_back_over_the_link_of_the_host(engine):
     assert with_host.first - with_host.arrival == pytest.approx(9 * 16 * 1e5 / 1e9)
 
 
+@BOTH
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang"])
+def test_host_memory_of_any_size_takes_nothing_from_the_pool(engine, scheduler):
+    def cached(host):
+        settings = scheduler_settings(
+            scheduler, prefix_caching=True, host_tokens=host, host_link=TransferLink(bandwidth=1e15)
+        )
+        made = [Request(i, float(i), 200, 2, runs=((name, 200),)) for i, name in enumerate("abcabcaab")]
+        return [r.cached for _, r in sorted(_serve(settings, made, engine)[1].items())]
+
+    alone = cached(0)
+    assert sum(alone) > 0
+    for host in (16, 64, 192, 400, 1000):
+        assert all(more >= less for more, less in zip(cached(host), alone, strict=True)), host
+
+
 # vLLM 0.33.0 v1/kv_offload/tiering/manager.py (lookup: RETRY until blocks are in host memory), SGLang 0.5.23
 # managers/scheduler.py (_prefetch_kvcache, and requests that wait for it are passed over)
 DOCUMENT = (("a", 200),)
@@ -577,3 +593,8 @@ def test_what_is_urgent_waits_less_and_impatient_clients_are_counted():
     left = simulate(service, hasty, requests=400)
     assert left.summary["left"] + left.summary["requests"] == 400
     assert left.summary["left"] > 0 and left.summary["ttft_p99_ms"] <= 2000 + 50
+
+
+def test_an_option_of_another_scheduler_is_refused_with_the_number_that_was_given():
+    with pytest.raises(SpecError, match="prefill_schedule_interval: 2 is not known to sglang"):
+        scheduler_settings("sglang", prefill_schedule_interval=2)
