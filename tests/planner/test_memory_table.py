@@ -69,10 +69,12 @@ def test_the_pool_is_what_the_engines_rule_leaves_of_the_memory(engine):
         for rank in budget_rows(held, seen):
             weights = sum(rank.weights.values())
             outside = rank.communication + rank.reserve
+            # taken before the share: logits of a step and of twice the requests that may run, in 16 bit
+            logits = rule.reserved_logits * (told.budget(listed) + 2.0 * told.requests(listed)) * model.vocabulary
             left = {
                 "total": rank.usable - weights - rank.activation - outside - rank.graph_estimate,
                 "before_load": rank.usable - weights - rank.reserve,
-                "after_weights": (share or 0.8) * (rank.usable - weights - rank.reserve),
+                "after_weights": (share or 0.8) * (rank.usable - weights - logits - rank.reserve),
                 "after_load": (share or 0.9) * (rank.usable - weights - rank.activation - rank.reserve - rank.graphs),
                 "rest": rank.usable - weights - rank.activation - outside,
             }[rule.pool]
