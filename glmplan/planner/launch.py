@@ -26,6 +26,7 @@ from glmplan.planner.capacity import LOW, Holding, contexts_of
 from glmplan.planner.layouts import adapter_words, kinds_of_servers
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import default_kv
+from glmplan.prediction.load import slots_held
 from glmplan.units import TokenCount
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ __all__ = [
     "launch_files",
     "recipe_for",
     "seats_of",
-    "slots_held",
     "slots_of",
+    "slots_on",
     "validate_command",
     "with_recipe",
 ]
@@ -468,32 +469,23 @@ def seats_of(asked: Asked, ranks: int) -> int:
     return max(places // ranks, 1) * ranks if explicit and asked.defaults.divided else places * ranks
 
 
-def slots_held(asked: Asked, terms: Terms, held_low: np.ndarray) -> np.ndarray:
-    """Return the requests that each decoding server runs at once.
-
-    Slots of equal context (llama.cpp) are as many as the lower bound of the pool holds: the server allocates all of
-    them at start, and stops without the memory.
+def slots_on(asked: Asked, terms: Terms, held_low: np.ndarray) -> np.ndarray:
+    """Return `slots_held` of each decoding server.
 
     - `held_low`: Requests that the pools of all servers hold at the lower bound, [-].
     """
-    seats = seats_of(asked, terms.dp)
-    if not _shares_context(asked):
-        return np.full_like(held_low, seats)
-    return np.minimum(seats, np.maximum(np.floor(held_low / terms.decoding), 1.0))
+    stated = asked.settings.max_num_seqs is not None
+    return slots_held(asked.defaults, seats_of(asked, terms.dp), held_low / terms.decoding, stated=stated)
 
 
 def slots_of(asked: Asked, holding: Holding, users: int | None = None) -> int:
-    """Return `slots_held` of a layout.
+    """Return `slots_held` of each decoding server of a layout.
 
     `users`: Slots of equal context are no more than these users need.
     """
-    slots = int(slots_held(asked, holding.terms, np.array(holding.held_low)))
-    return slots if users is None or not _shares_context(asked) else min(slots, -(-users // holding.terms.decoding))
-
-
-def _shares_context(asked: Asked) -> bool:
-    """Return True if the plan chooses the number of slots of equal context."""
-    return asked.settings.max_num_seqs is None and asked.defaults.admission == "slot"
+    slots = int(slots_on(asked, holding.terms, np.array(holding.held_low)))
+    chosen = asked.settings.max_num_seqs is None and asked.defaults.admission == "slot"
+    return min(slots, -(-users // holding.terms.decoding)) if chosen and users is not None else slots
 
 
 def launch_context(asked: Asked, best: Holding) -> TokenCount:

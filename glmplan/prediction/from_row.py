@@ -25,7 +25,7 @@ from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import computed_again, routed_blocks
-from glmplan.costs.memory import KvPool, kv_pool, part_memory
+from glmplan.costs.memory import KvPool, kv_pool, part_memory, requests_that_fit
 from glmplan.costs.memory.pool import requests_by_states, weights_interval
 from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, load_memory_fit
@@ -48,8 +48,8 @@ from glmplan.io.runs.settings import (
 )
 from glmplan.prediction.assumptions import ASSUMPTIONS, assumed_kinds
 from glmplan.prediction.deployment import Deployment, Settings, deploy, offload_of, runs_sparse, spanned
-from glmplan.prediction.load import ENDLESS, Load, user_load
-from glmplan.units import GIB, Bits, Ratio, Tokens
+from glmplan.prediction.load import ENDLESS, Load, slots_held, user_load
+from glmplan.units import GIB, QUANTILE_90, Bits, Ratio, Tokens
 
 __all__ = [
     "STAND_IN",
@@ -144,7 +144,12 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
     """
     if run.offload or deployment.accelerator.memory is None:
         return None
-    d = deployment
+    key, settings = _memory_key(run, deployment)
+    # a request of a start-up row has no length: it holds at least one token
+    return _memory_of(key, settings, deployment.settings.unstated, max(float(np.ceil(length)), 1.0))
+
+
+def _memory_key(run: Run, d: Deployment) -> tuple[_MemoryKey, MemorySettings]:
     settings = d.settings.memory(
         engine=d.engine if engine_known(d.engine) else STAND_IN,
         version=d.version or _unnamed_version(d.engine, run.measured_on),
@@ -153,9 +158,7 @@ def run_memory(run: Run, deployment: Deployment, length: Tokens) -> MemoryAnswer
         draft_tokens=d.draft_tokens,
     )
     files = (d.model.name, run.weights, run.weights_bits, run.checkpoint)
-    key = _MemoryKey(files, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
-    # a request of a start-up row has no length: it holds at least one token
-    return _memory_of(key, settings, d.settings.unstated, max(float(np.ceil(length)), 1.0))
+    return _MemoryKey(files, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0), settings
 
 
 class _MemoryKey(NamedTuple):
@@ -655,8 +658,13 @@ def _resolve_load(
     slots = _slots_of(run, deployment, campaign) if phase == "serving" else np.inf
     limit = int(max(min(limit, slots), 1))
     told = run.running_limit or run.max_num_seqs or campaign.running_limit
+    notes: list[str] = []
+    inputs, outputs = _resolve_lengths(run, campaign, phase, notes)
+    before = _context_before(_counted(run.context_depth, run, campaign) or 0.0, phase, inputs)
+    if phase == "serving" and told is None:
+        limit = _slots_held(run, deployment, packing, limit, before + inputs + outputs)
     concurrency, queued = _resolve_concurrency(run, (limit, told is not None), replicas, assumed)
-    inputs, outputs = _resolve_lengths(run, campaign, phase, assumed)
+    assumed += notes
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     # in a serving run the shared prompt is one cached context only if it was cached before
     one_prompt = run.shared_prompt and (phase == "decode" or (phase == "serving" and run.prefix_cached))
@@ -670,7 +678,7 @@ def _resolve_load(
         users=concurrency,
         input_tokens=inputs,
         output_tokens=outputs,
-        context=_context_before(_counted(run.context_depth, run, campaign) or 0.0, phase, inputs),
+        context=before,
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
@@ -750,6 +758,17 @@ def _slots_of(run: Run, deployment: Deployment, campaign: CampaignSettings) -> f
     most = (memory or _NO_MEMORY).running[int(not campaign.prefix_cache)]
     # the run did work: fewer than two slots are a wrong estimate
     return float(np.where(most >= 2.0, most, np.inf))
+
+
+def _slots_held(run: Run, deployment: Deployment, packing: EngineDefaults, limit: int, length: Tokens) -> int:
+    """Return the requests at once of a server that was started as a plan is."""
+    memory = run_memory(run, deployment, length) if packing.admission == "slot" else None
+    if memory is None or memory.pool_tokens <= 2.0 * length:  # as `_resolve_pool`
+        return limit
+    key, settings = _memory_key(run, deployment)
+    ranks, part = _ranks_of(key, settings), part_memory(deployment.accelerator)
+    held_low = requests_that_fit(ranks, part, length, quantile=-QUANTILE_90)
+    return int(slots_held(packing, limit, held_low, stated=False)[0])
 
 
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:

@@ -22,7 +22,7 @@ from glmplan.simulation.closed_run import UNLIMITED_POOL, ClosedLoop
 from glmplan.simulation.traffic.waiting import waiting_share
 from glmplan.units import Ratio, Tokens
 
-__all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "user_load"]
+__all__ = ["ENDLESS", "TOGETHER", "Load", "LoadMetrics", "MetricWeights", "metrics_of", "slots_held", "user_load"]
 
 
 #: chat template and question: prompts of tables that say "context 0" are not empty [token]
@@ -178,6 +178,30 @@ def user_load(
         ranks=ranks,
         **details,
     )
+
+
+def slots_held(packing: EngineDefaults, seats: int, held_low: np.ndarray, *, stated: bool) -> np.ndarray:
+    """Return the requests that a server runs at once.
+
+    Slots of equal context (llama.cpp) whose number is not `stated` are as many as the lower bound of the pool holds:
+    the server allocates all of them at start, and stops without the memory.
+
+    - `seats`: Requests that the settings of the server allow, [-].
+    - `held_low`: Requests that its pool holds at the lower bound, [-].
+
+    Examples
+    --------
+    >>> from glmplan.catalog.engines.defaults import engine_defaults
+    >>> held = np.array([0.4, 7.9, 900.0])
+    >>> slots_held(engine_defaults("llama.cpp"), 256, held, stated=False).tolist()
+    [1.0, 7.0, 256.0]
+    >>> slots_held(engine_defaults("vllm"), 256, held, stated=False).tolist()
+    [256.0, 256.0, 256.0]
+    """
+    if stated or packing.admission != "slot":
+        return np.full_like(held_low, seats)
+    result: np.ndarray = np.minimum(seats, np.maximum(np.floor(held_low), 1.0))
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)

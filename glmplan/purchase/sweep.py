@@ -32,7 +32,7 @@ from glmplan.extras import check_extra
 from glmplan.io.json_names import SWEEP_NAMES, renamed
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.planner.ask import Deployed, deployment
-from glmplan.planner.launch import slots_held
+from glmplan.planner.launch import slots_on
 from glmplan.planner.moved_experts import moved_words
 from glmplan.planner.ranking import load_of, prompts_timed, untimed_words
 from glmplan.planner.users import danger_under, places_of, verdict_under
@@ -642,7 +642,7 @@ def _verdicts(plan: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
         terms.replicas * requests_that_fit(memory, part, lengths.astype(float), quantile=quantile)[places]
         for quantile in (0.0, -QUANTILE_90)
     )
-    seats = terms.replicas * slots_held(asked, terms, low)
+    seats = terms.replicas * slots_on(asked, terms, low)
     verdict = np.select(
         [lengths[places] > asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],

@@ -18,6 +18,7 @@ from glmplan.costs.step.model import step_time
 from glmplan.errors import GlmplanError
 from glmplan.io.runs.table import run_from_row
 from glmplan.planner.capacity import Holding, Ranks
+from glmplan.planner.launch import slots_of
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, load_of, matrix_rate_known, predicted, speed_known
 from glmplan.planner.service import serving_inputs
@@ -229,6 +230,7 @@ def test_the_plan_and_the_row_of_a_table_give_the_same_figures_and_intervals(que
     different = [f"{_difference(one):.3g}: {one}" for one in questions if _difference(one) > SAME]
     assert not different, "\n".join(different)
     assert 0.8 * QUESTIONS < sum(not one.apart for one in questions) < len(questions), "no machine without matrix rate"
+    assert any(one.users > slots_of(one.asked, one.holding) for one in questions), "no users beyond the slots"
 
 
 def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
