@@ -82,7 +82,10 @@ def test_memory_step_and_plan_read_the_same_defaults(engine, part):
     row = {"id": "a", "model": "llama-3.1-8b", "accelerator": part, "accelerator_count": "1", "engine": engine,
            "phase": "serving", "concurrency": "8"}  # fmt: skip
     load = question_of(run_from_row(row)).load
-    assert (load.budget, load.max_requests) == (found.budget, found.places)
+    assert load.budget == found.budget
+    # slots of equal context are no more than the pool holds
+    fewer = found.admission == "slot" and load.max_requests < found.places
+    assert load.max_requests == found.places or fewer
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
