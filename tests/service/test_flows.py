@@ -281,6 +281,25 @@ def test_back_undoes_a_change_and_the_lists_find_names_as_people_type_them(opene
     assert page.locator("#part").get_attribute("data-value") == "h100-sxm"
 
 
+@pytest.mark.parametrize("first", ["", "q", "qwen3-3"])
+def test_text_that_is_typed_while_a_list_loads_stays(opened, first):
+    """The list put its first choice over what was typed: `qwen3-32b` became `GLM-5.1wen3-32b`, which nothing matches."""
+    page, held = opened(), []
+    settled(page)
+    page.route("**/v1/catalogue", lambda route: held.append(route))
+    page.reload()
+    page.locator("#model").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.type(first)
+    page.get_by_text("The list is loading.").wait_for()
+    held.pop().continue_()
+    page.locator("#model-list b").first.wait_for()
+    page.keyboard.type("qwen3-32b".removeprefix(first))
+    page.keyboard.press("Enter")
+    until(page, "location.search.includes('model=qwen3-32b&')")
+    settled(page)
+
+
 def test_the_verdict_is_that_of_the_asked_users_and_slo(opened, client):
     plan = {"model": "glm-5.1-nvfp4", "on": "6xrtx-pro-6000-ws"}
     for users, rate in ((64, 10), (8, 20)):

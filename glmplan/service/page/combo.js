@@ -40,9 +40,11 @@ export function combobox(input, label) {
   let choices = [];
   let shown = [];
   let active = -1;
+  let typing = false;
 
   const close = () => {
     list.hidden = true;
+    typing = false;
     active = -1;
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
@@ -57,7 +59,7 @@ export function combobox(input, label) {
   };
   const open = (typed) => {
     shown = matching(choices, typed).slice(0, MOST);
-    list.replaceChildren(...(shown.length ? shown.map((one, place) => el("li", { id: `${list.id}-${place}`, role: "option", "aria-selected": "false", pointerdown: (event) => { event.preventDefault(); choose(one); } }, el("b", { text: one.title }), one.note && el("small", { text: one.note }))) : [el("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none", text: "Nothing has this name." })]));
+    list.replaceChildren(...(shown.length ? shown.map((one, place) => el("li", { id: `${list.id}-${place}`, role: "option", "aria-selected": "false", pointerdown: (event) => { event.preventDefault(); choose(one); } }, el("b", { text: one.title }), one.note && el("small", { text: one.note }))) : [el("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none", text: choices.length ? "Nothing has this name." : "The list is loading." })]));
     list.hidden = false;
     list.style.left = "";
     const over = list.getBoundingClientRect().right - document.documentElement.clientWidth + 8;
@@ -76,7 +78,10 @@ export function combobox(input, label) {
   };
   input.addEventListener("focus", () => input.select());
   input.addEventListener("click", () => list.hidden && open(""));
-  input.addEventListener("input", () => open(input.value));
+  input.addEventListener("input", () => {
+    typing = true;
+    open(input.value);
+  });
   input.addEventListener("blur", () => {
     const vacant = !input.value && input.dataset.value && choices.find((one) => !one.value);
     if (vacant) return choose(vacant);
@@ -101,10 +106,16 @@ export function combobox(input, label) {
     }
   });
   return {
-    /** Set the entries, each with value, title and note (and other words that find it), and the chosen one. */
+    /** Set the entries, each with value, title and note (and other words that find it), and the chosen one.
+     *
+     * Text that is being typed stays, and a focused value stays selected, so that typing replaces it.
+     */
     fill(found, value) {
       choices = found.map((one) => ({ ...one, text: folded(`${one.title} ${one.value} ${one.note ?? ""} ${one.also ?? ""}`) }));
-      put(value);
+      if (typing) input.dataset.value = value;
+      else put(value);
+      if (!typing && document.activeElement === input) input.select();
+      if (!list.hidden) open(typing ? input.value : "");
     },
   };
 }
