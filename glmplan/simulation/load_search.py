@@ -832,12 +832,12 @@ class LoadSearch(LoadTries):
 
         Conversations are random even at a fixed number of users, so that every service is tried under several arrival
         samples. Their margins are straight between one service and the next; the one at the level of the probability is
-        among them. Quicker ones than several in a row that meet the SLO do so too.
+        among them. If several services in a row meet the SLO, all faster services do.
 
         More arrival samples are tried while the mean is within two standard errors of the probability.
 
         - `least`: The result is an upper bound where it is below.
-        - `surely`: Quicker ones are tried unless the pool is far from full: evictions come by chance, at any speed.
+        - `surely`: Also simulate faster services unless the pool is far from full: evictions occur at any speed.
         - Returns: The share, and the target that the last service that fails misses most.
         """
         rows = [(place_of(which, len(self.variants)), which) for which in range(len(self.variants))]

@@ -243,7 +243,7 @@ def test_a_load_is_kept_with_95_percent_exactly_up_to_the_one_that_is_safe(base,
 
 
 def test_the_share_of_conversations_and_their_safe_number_are_of_one_distribution():
-    """Of twenty services the slowest could fail, so that 92.5 to 97.5 % kept the safe number."""
+    """The safe number was met by 92.5 to 97.5 % of services, because the slowest of twenty could fail."""
     service = Service(TABLE, KvPool(60_000), EngineSettings(prefix_caching=True, max_num_seqs=64))
     traffic, targets = parse_traffic("sessions:1,input=500,turns=3"), parse_slo("ttft p95 < 1 s, tpot p95 < 40 ms")
     draws = Draws(speed_factors(0.8, 1.25))

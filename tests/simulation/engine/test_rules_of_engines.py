@@ -528,7 +528,7 @@ def test_so_many_steps_lie_between_two_with_prompts(engine, interval, first):
 
 @BOTH
 def test_prompts_that_a_step_left_waiting_end_the_interval(engine):
-    """Of three prompts two fit into the next step with prompts: the third follows at once."""
+    """Two of three prompts fit into the next prefill step. The third runs in the step after it, without an interval."""
     settings = EngineSettings(prefill_schedule_interval=5, max_num_batched_tokens=201, max_num_seqs=8)
     made = [Request(0, 0.0, 100, 200), *(Request(i, 0.005, 100, 2) for i in (1, 2, 3))]
     _, done = _serve(settings, made, engine)
