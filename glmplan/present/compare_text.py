@@ -7,6 +7,7 @@ from statistics import NormalDist
 from typing import Any
 
 from glmplan.catalog.tables import table_text
+from glmplan.planner.question import other_name
 from glmplan.planner.ranking import prompts_timed, untimed_words
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
@@ -68,7 +69,9 @@ def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
         if row[""] == "evidence_level":
             row |= {name: EVIDENCE_LABELS.get(value, value) for name, value in row.items()} | {"": "evidence"}
     refused = [f"not compared: {name}: {why}" for _, name, why in compared.left_out]
-    return "\n".join([*lines, table_text(rows), *refused])
+    named = [other_name(side.planned.asked.request.model, side.planned.asked.model.name) for side in compared.sides]
+    notes = dict.fromkeys(f"note: {note}" for notes in named for note in notes)
+    return "\n".join([*lines, table_text(rows), *notes, *refused])
 
 
 def causes_text(compared: Compared) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 from glmplan.catalog.tables import table_text
 from glmplan.planner.launch import degrees_of, validate_command
-from glmplan.planner.question import experts_of
+from glmplan.planner.question import experts_of, other_name
 from glmplan.planner.traffic_search import traffic_words
 from glmplan.purchase.evidence import EVIDENCE_LABELS
-from glmplan.purchase.size_answer import FEW_BITS, Option, Sized, figures_of, floored_probability, servers_text
+from glmplan.purchase.size_answer import FEW_BITS, OFFERED, Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit
 
 __all__ = ["answer_rows", "models_text", "size_content", "size_text"]
@@ -26,11 +26,12 @@ _TARGET = re.compile(r"(\w+) (\w+) < ([\d.e+]+) ms")
 def answer_rows(found: Sized) -> list[dict[str, Any]]:
     """Return a record of each option.
 
-    Answers, machines without a price, the next cheaper.
+    Answers, machines without a price, the next cheaper, the cheapest without the limits.
     """
     rows = []
     for role, options in (("answer", found.options), ("price missing", found.unpriced),
-                          ("next cheaper", (found.cheaper,) if found.cheaper else ())):  # fmt: skip
+                          ("next cheaper", (found.cheaper,) if found.cheaper else ()),
+                          ("over the limits", (found.over_limits,) if found.over_limits else ())):  # fmt: skip
         for rank, option in enumerate(options, start=1):
             more = _warnings(option, found) | {"measure": _measure(option, found)}
             rows.append({"rank": rank, "role": role, **figures_of(option, found), **more})
@@ -130,7 +131,7 @@ def size_content(found: Sized) -> dict[str, Any]:
         "no_price_by_kind": _by_kind(found.no_price),
         "not_looked_at": _not_looked_at(found),
         "looked_at": found.looked_at,
-        "notes": list(terms.notes),
+        "notes": [*other_name(asked.model, asked.spec.name), *terms.notes],
     }
 
 
@@ -171,12 +172,13 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
     if content["rent_term"] is not None:
         lines[0] += f"; rents {content['rent_term']}"
-    rows = [row for row in content["options"] if row["role"] != "next cheaper"]
+    rows = [row for row in content["options"] if row["role"] in OFFERED]
     if rows:
         lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
         lines += _measurement(content["measurement"])
     else:
         lines.append("no machine with a known price meets this SLO")
+    lines += _over_limits(content)
     lines += _cheaper(content)
     lines += _per_token(content, rows)
     lines += _left_out(content)
@@ -333,6 +335,24 @@ def _interval(row: dict[str, Any], name: str) -> str:
     if value is None:
         return "unknown"
     return f"{value:,.0f} ms ({row[f'{name}_mean_ms_low']:,.0f} to {row[f'{name}_mean_ms_high']:,.0f})"
+
+
+def _over_limits(content: dict[str, Any]) -> list[str]:
+    """Return the cheapest machines without the limits of budget and power."""
+    lines = []
+    for row in content["options"]:
+        if row["role"] != "over the limits":
+            continue
+        months = content["terms"]["horizon_months"]
+        bought = row["usd_purchase"]
+        price = f"{row['usd']:,.0f} USD of rent in {months:g} months" if bought is None else f"{bought:,.0f} USD"
+        draw = "" if row["kw"] is None or content["power_limit_kw"] is None else f", {row['kw_at_its_limit']:.1f} kW"
+        chance = floored_probability(row["probability"])
+        lines.append(
+            f"cheapest without a limit: {_machines(row)}, {row['weights']}, {row['paid']} for {price}{draw}, "
+            f"{row['usd_month']:,.0f} USD/month: meets the SLO with probability {chance}"
+        )
+    return lines
 
 
 def _cheaper(content: dict[str, Any]) -> list[str]:

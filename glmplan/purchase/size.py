@@ -335,6 +335,8 @@ class _Search:
     #: result of `machine_counts`
     numbers: list[int]
     looked_at: int = 0
+    #: machines of which no plan was made, or no number bought, because of the budget or the power limit
+    over_limits: int = 0
     #: plans that an option of the question makes impossible
     refused: list[SpecError] = field(default_factory=list)
     #: weights of each format
@@ -442,6 +444,10 @@ def sized(
         options=tuple(_with_headroom(search, option) for option in options),
         unpriced=tuple(_with_headroom(search, option) for option in unpriced),
     )
+    if not options and search.over_limits:
+        freed = replace(asked, budget=None, power=None)
+        without = sized(freed, money, answers=1, every=every, progress=progress).options
+        answer = replace(answer, over_limits=next(iter(without), None))
     first = next(iter(answer.options), None)
     if first is not None and first.machines > 1 and not first.planned.asked.prefill:
         answer = replace(answer, measured=after_measurement(first, asked, search.service(first.planned)))
@@ -522,7 +528,7 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
     """Plan a machine with every format and engine."""
     asked, machine = search.asked, candidate.machine
     if not any(within(asked, way, candidate.watts, search.money) for way in candidate.ways):
-        search.left_out[_beyond(search, candidate)] += 1
+        _over_limits(search, candidate, candidate.ways, candidate.watts)
         return
     planned = False
     for weights in asked.weights:
@@ -542,15 +548,27 @@ def _planned(search: _Search, candidate: Candidate) -> Iterator[_Unit]:
             yield unit
 
 
-def _beyond(search: _Search, candidate: Candidate) -> str:
-    """Return the reason for which a machine is over the limits."""
-    budget, purchases = search.asked.budget, [way.purchase for way in candidate.ways if way.purchase is not None]
-    for purchase in purchases:
-        first, *rest = purchase.lines
-        cards = None if first.quotation is None else first.count * first.quotation.value
-        if budget is not None and rest and cards is not None and cards <= budget < purchase.known:
-            return "over the budget because of the price of the host: set yours with --price workstation-host=NUMBER"
-    return "over the budget or the power limit"
+def _over_limits(search: _Search, candidate: Candidate, ways: Sequence[Way], watts: Watts | None) -> None:
+    """Count machines over the limits with the reason."""
+    asked, host = search.asked, "because of the price of the host: set yours with --price workstation-host=NUMBER"
+    search.over_limits += 1
+    over = [
+        name
+        for name, other in (("budget", replace(asked, power=None)), ("power limit", replace(asked, budget=None)))
+        if not any(within(other, way, watts, search.money) for way in ways)
+    ]
+    if over == ["budget"] and any(_host_decides(way, asked.budget) for way in candidate.ways):
+        over = [f"budget {host}"]
+    search.left_out[f"over the {' and the '.join(over) or 'budget or the power limit'}"] += 1
+
+
+def _host_decides(way: Way, budget: Usd | None) -> bool:
+    """Return True if a budget pays the accelerators of a machine, but not its host too."""
+    if way.purchase is None or budget is None:
+        return False
+    first, *rest = way.purchase.lines
+    cards = None if first.quotation is None else first.count * first.quotation.value
+    return bool(rest) and cards is not None and cards <= budget < way.purchase.known
 
 
 #: engine that reads GGUF files
@@ -756,7 +774,7 @@ def _offer(search: _Search, unit: _Unit, machines: int) -> None:
     watts = None if candidate.watts is None else total * candidate.watts
     affordable = [way for way in _ways(search, candidate, total) if within(asked, way, watts, search.money)]
     if not affordable:
-        search.left_out["over the budget or the power limit"] += 1
+        _over_limits(search, candidate, _ways(search, candidate, total), watts)
         return
     prediction = _predicted(search, planned, machines, attainment)
     option = Option(planned, machines, affordable[0], watts, asked.load, attainment, attainment.broken, prediction,

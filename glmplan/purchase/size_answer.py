@@ -36,6 +36,7 @@ __all__ = [
     "BEYOND",
     "FEW_BITS",
     "MOST_USERS",
+    "OFFERED",
     "Flow",
     "Measured",
     "Option",
@@ -57,6 +58,8 @@ __all__ = [
 
 #: bits of a weight below which the quality of a format is pointed out [-]
 FEW_BITS = 4.0
+#: roles of the machines in an answer that meet the SLO within the limits
+OFFERED = ("answer", "price missing")
 #: largest number of users per machine for which a plan is made
 MOST_USERS = 4096
 #: largest load that is tested over that of the question [-]
@@ -159,6 +162,8 @@ class Sized:
     unpriced: tuple[Option, ...] = ()
     #: the most probable of the machines that cost less than the first answer
     cheaper: Option | None = None
+    #: the cheapest machines that meet the SLO without the limits of budget and power; only where none is within them
+    over_limits: Option | None = None
     #: None, with the reason in `per_token_missing`, if no API price of the model is known
     per_token: Paid | None = None
     per_token_missing: str = ""

@@ -503,7 +503,7 @@ class SizeOption(BaseModel):
     __pydantic_extra__: dict[str, Cell | list[Any] | dict[str, Any]]
 
     rank: int
-    role: Literal["answer", "price missing", "next cheaper"]
+    role: Literal["answer", "price missing", "next cheaper", "over the limits"]
     machine: str
     machines: int
     machines_serving: int

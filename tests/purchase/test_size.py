@@ -137,7 +137,7 @@ def test_a_limit_of_power_leaves_out_what_draws_more():
     asked = read_size("llama-3.1-8b-bf16", TPOT, **CHAT, kind="buy", power="1.6kW")
     found = sized(asked, MONEY)
     assert found.options and all(one.watts <= 1600 for one in found.options)
-    assert "over the budget or the power limit" in found.left_out
+    assert "over the power limit" in found.left_out
 
 
 def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
@@ -499,3 +499,19 @@ def test_the_first_line_of_an_inventory_states_the_power_limit(tmp_path):
     text = size_text(found, size_content(found))
     assert found.options[0].planned.asked.power_limit == 450.0
     assert "first: 1 server with 1 × rtx-5090 at 450 W" in text
+
+
+def test_without_a_machine_within_the_limits_the_cheapest_without_them_is_named():
+    asked = read_size("llama-3.1-8b-bf16", TPOT, **CHAT, kind="buy", budget=100)
+    found, free = sized(asked, MONEY), sized(read_size("llama-3.1-8b-bf16", TPOT, **CHAT, kind="buy"), MONEY, answers=1)
+    assert not found.options and set(found.left_out) == {"over the budget"}
+    assert found.over_limits.name == free.options[0].name and found.over_limits.way == free.options[0].way
+    rows = [row for row in size_content(found)["options"] if row["role"] == "over the limits"]
+    assert [row["usd_purchase"] for row in rows] == [free.options[0].way.purchase.value]
+    assert sized(read_size("llama-3.1-8b-bf16", TPOT, **CHAT, kind="buy"), MONEY, answers=1).over_limits is None
+
+
+def test_a_model_of_another_name_is_said_to_stand_for_the_asked_one():
+    asked = read_size("llama-3.3-70b", TPOT, users=1, only="8xh100-sxm")
+    notes = size_content(sized(asked, MONEY, answers=1))["notes"]
+    assert "llama-3.3-70b: planned as llama-3.1-70b, which has the same shape" in notes

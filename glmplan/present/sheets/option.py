@@ -24,6 +24,7 @@ from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
 from glmplan.purchase.money import Money, Purchase, purchase_of, rent_of
+from glmplan.purchase.size_answer import OFFERED
 from glmplan.purchase.step_histograms import (
     Columns,
     StepHistograms,
@@ -446,7 +447,7 @@ def _from_size(path: str, model: str) -> list[Wanted]:
     with understood(path, "answer of glmplan size --format json"):
         if not str(model).startswith(str(content["model"])):
             raise SpecError(f"is about {content['model']}, not about {model}", file=path, field="model")
-        rows = [row for row in content["options"] if row["role"] != "next cheaper"]
+        rows = [row for row in content["options"] if row["role"] in OFFERED]
         wanted = []
         for row in rows:
             paid = str(row["paid"]).partition(" ")[0]
