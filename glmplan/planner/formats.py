@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -50,7 +51,12 @@ def bits_of(checkpoint: Checkpoint) -> float:
 def question_met(asked: Asked) -> Met:
     """Return how well the best layout of a request meets its question."""
     with site_calibration(asked.calibration):
-        return layout_met(asked, solve(asked, quick=True, sole=True).ranked[0])
+        solution = solve(asked, quick=True, sole=True)
+        if solution.best.lacking > 0 and asked.machine.host.host_memory_bandwidth is not None:
+            from glmplan.planner.moved_search import with_moved_experts
+
+            solution = with_moved_experts(solution)
+        return layout_met(solution.asked, solution.ranked[0])
 
 
 def layout_met(asked: Asked, scored: Scored) -> Met:
@@ -136,12 +142,16 @@ def _named(asked: Asked, before: Asked, why: str) -> Asked:
 
 def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
     """Yield formats up to the default precision, those of llama.cpp last."""
-    part = asked.machine.accelerator
-    memory = None if part.memory is None else part.memory * asked.machine.count
+    part, host = asked.machine.accelerator, asked.machine.host
+    memory = math.inf if part.memory is None else part.memory * asked.machine.count
+    beside = 0.0 if host.unified_memory or host.host_memory_bandwidth is None else host.host_memory or 0.0
     running = load_engine(asked.engine).running
     forms = [running.reads] if running is not None else []
     forms += [one for one in ("gguf",) if words.engine is None and one not in forms]
-    for form in forms:
+    limits = [(form, 0.0, memory) for form in forms]
+    # llama.cpp computes weights that host memory holds, more slowly than smaller files on accelerators
+    limits += [(form, memory, memory + beside) for form in forms if form == "gguf" and beside]
+    for form, least, most in limits:
         if form == MLX_ENGINE and part.vendor != "Apple":
             continue
         smaller = [
@@ -150,6 +160,6 @@ def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
             if one.form == form
             and one.name != asked.checkpoint.name
             and bits_of(one) <= bits_of(asked.checkpoint) + 0.1
-            and (memory is None or checkpoint_bytes(asked.model, one) <= memory)
+            and least <= checkpoint_bytes(asked.model, one) <= most
         ]
         yield sorted(smaller, key=bits_of, reverse=True)[:_TRIED]

@@ -50,6 +50,8 @@ _STEP = 1.1
 _FEWEST_BITS = 4.0
 #: options that name a layout
 _OF_THE_LAYOUT = (*DEGREES, "disaggregated")
+#: options that describe a machine
+_OF_THE_MACHINE = ("part", "host_memory", "host_memory_bandwidth")
 
 
 def _elsewhere(solution: Solution) -> Iterator[Looked]:
@@ -109,7 +111,7 @@ def _smallest(solution: Solution, words: PlanRequest) -> Solution | None:
         if vendor == "Apple" and solution.asked.engine != MLX_ENGINE:
             continue  # another kind of machine
         try:
-            asked = _same_load(solution.asked, words.but(on=name, part=None, host_memory=None))
+            asked = _same_load(solution.asked, words.but(on=name, **dict.fromkeys(_OF_THE_MACHINE)))
         except GlmplanError:
             continue
         if memory < checkpoint_bytes(asked.model, asked.checkpoint):
@@ -161,5 +163,5 @@ def _moved(solution: Solution, other: Solution) -> Looked:
     if asked.checkpoint.name != before.checkpoint.name:
         what.append(asked.checkpoint.name)
         ask.append(f"--weights {asked.checkpoint.name}")
-    typed = any(getattr(before.request, name) for name in (*_OF_THE_LAYOUT, "part", "host_memory"))
+    typed = any(getattr(before.request, name) for name in (*_OF_THE_LAYOUT, *_OF_THE_MACHINE))
     return looked_at("machine", ", ".join(what), "" if typed else " ".join(ask), other)

@@ -344,8 +344,6 @@ def _headline(solution: Solution, verdict: str) -> str:
     return f"fits with {best.terms.name}: {spare:.1f} GiB for the KV cache on {_cards(best)}{fullest}{left}"
 
 
-#: facts of a host that decide the speed of experts in its memory
-_DESCRIBE = "--on a file of your machine with memory_size and memory_bandwidth of its sockets (glmplan hardware import)"
 #: change where weights exceed the host memory
 _SMALLER = "a smaller quantisation, more memory, or more accelerators"
 
@@ -377,8 +375,9 @@ def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
             )
         from glmplan.planner.moved_experts import movable_words
 
-        if words := movable_words(solution.asked):
-            return (words, f"do: {_DESCRIBE}")
+        words, missing = movable_words(solution.asked)
+        if words:
+            return (words, f"do: {missing}{', with the values of your machine' if 'GB' in missing else ''}")
     if verdict == "tight" and (danger := danger_under(solution.asked, best)) is not None:
         return (danger.words, f"do: {danger.change}", f"source: {danger.source}")
     return ()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.engines.limitations import engines_on, load_engine
 from glmplan.catalog.engines.memory import pipeline_layers
 from glmplan.costs.blocks.stack import EXPERTS, layer_tensors, moved_class
 from glmplan.costs.offload.work import OffloadWork, Placement, offload_work
@@ -37,6 +37,8 @@ __all__ = [
     "moves",
 ]
 
+#: engine that moves experts, where the question names none
+_MOVER = "llama.cpp"
 #: payload of PCIe 5.0 x4, the fastest link of an NVMe drive: 32 GT/s in each of four lanes, 128b/130b [B/s]
 DISK_RATE: BytesPerSecond = 4 * 32e9 / 8 * 128 / 130
 
@@ -106,19 +108,27 @@ def moved_words(asked: Asked, held: Holding) -> str:
     return f"{words} ({held.host / GIB:,.0f} GiB), computed by the CPU"
 
 
-def movable_words(asked: Asked) -> str:
-    """Return how much could move to a host of unknown bandwidth, as text.
+def movable_words(asked: Asked) -> tuple[str, str]:
+    """Return how much could move to host memory, and the missing options.
 
-    Empty where the plan says more, or where nothing can move.
+    Empty where the plan says more, or where nothing can move. Experts only if a typed engine does not exclude it.
     """
     host, work = asked.machine.host, all_moved(asked.model, asked.checkpoint)
-    if moves(asked) is None or not movable_layers(asked.model) or asked.settings.on_host:
-        return ""
-    if host.unified_memory or host.host_memory_bandwidth is not None:
-        return ""
-    size = float(work.held_bytes[0]) / GIB
-    words = f"{asked.engine} can compute the {size:,.0f} GiB of {_matrices(asked.model)} from host memory"
-    return f"{words}, of which nothing is known here"
+    if host.unified_memory or not movable_layers(asked.model) or asked.settings.on_host:
+        return "", ""
+    missing = [] if host.host_memory_bandwidth else ["--host-memory 512GB --host-memory-bandwidth 460GB/s"]
+    if moves(asked) is None:
+        part, typed = asked.machine.accelerator, asked.request.weights or asked.request.model != asked.model.name
+        able = asked.request.engine is None and _MOVER in engines_on(vendor=part.vendor, kind=part.kind)
+        if not able or moved_class(asked.model) != EXPERTS:
+            return "", ""
+        if typed or all(one.form != "gguf" for one in asked.model.checkpoints):
+            missing.insert(0, "--weights q4_k_m")
+    if not missing:
+        return "", ""
+    engine = asked.engine if moves(asked) else _MOVER
+    size = f"{float(work.held_bytes[0]) / GIB:,.0f} GiB of " if moves(asked) else ""
+    return f"{engine} can compute the {size}{_matrices(asked.model)} from host memory", " ".join(missing)
 
 
 def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:

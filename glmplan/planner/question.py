@@ -21,7 +21,7 @@ from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mixers_of, routed_blocks
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
-from glmplan.io.machines.resolve import Machine, resolve_machine
+from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
 from glmplan.io.models.resolve import resolve_model
@@ -649,7 +649,8 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = resolve_machine(words.on, part=words.part, host_memory=words.host_memory)
+    memory = HostMemory(words.host_memory, words.host_memory_bandwidth)
+    machine = resolve_machine(words.on, part=words.part, memory=memory)
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:

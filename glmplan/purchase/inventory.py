@@ -16,7 +16,7 @@ import numpy as np
 
 from glmplan.catalog.files import read_toml
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.io.machines.resolve import Machine, resolve_machine
+from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.make_plan import FitAnswer, fit_answer
 from glmplan.planner.question import GGUF_ENGINE
@@ -46,7 +46,7 @@ _MOST, _PAIRS = 10_000, 400
 #: share of a demand below which two assignments serve the same [-]
 _SAME = 1e-6
 #: options of a plan that belong to a machine
-_OF_MACHINE = ("part", "host_memory", "power_limit", "host_bandwidth", "calibration")
+_OF_MACHINE = ("part", "host_memory", "host_memory_bandwidth", "power_limit", "host_bandwidth", "calibration")
 #: options of a plan that the file states otherwise
 _STATED = ("model", "on", "users", "probability", "replicas", "disaggregated")
 
@@ -64,7 +64,8 @@ class OwnMachine:
 
     def resolved(self) -> Machine:
         """Return the machine."""
-        return resolve_machine(self.on, part=self.options.get("part"), host_memory=self.options.get("host_memory"))
+        memory = HostMemory(self.options.get("host_memory"), self.options.get("host_memory_bandwidth"))
+        return resolve_machine(self.on, part=self.options.get("part"), memory=memory)
 
 
 @dataclass(frozen=True, slots=True)

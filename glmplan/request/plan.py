@@ -67,6 +67,16 @@ class PlanRequest(OptionRecord):
             form="",
         ),
     ] = None
+    host_memory_bandwidth: Annotated[
+        float | None,
+        Option(
+            kind="bandwidth",
+            unit="B/s",
+            help="Data-sheet bandwidth of that memory, all sockets of a node together, such as 460GB/s.",
+            commands=PLANS | {"compare", "sensitivity", "simulate"},
+            form="",
+        ),
+    ] = None
     weights: Annotated[
         str | None,
         Option(

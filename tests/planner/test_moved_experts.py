@@ -137,7 +137,7 @@ def test_a_dense_model_moves_feed_forward_matrices(plan):
 def test_a_host_of_unknown_bandwidth_is_asked_for():
     answer = fit_answer(PlanRequest("glm-5.1", "1xrtx-5090", weights="q4_k_m", engine="llama.cpp"), changes=False)
     assert answer.verdict == "does_not_fit"
-    assert "memory_bandwidth" in answer.reasons[1]
+    assert "--host-memory-bandwidth" in answer.reasons[1]
 
 
 def test_safe_and_simulate_take_the_plan_that_fit_moves_to_host_memory(plan):
@@ -246,7 +246,7 @@ def test_no_cache_of_fewer_bits_saves_a_layer_in_host_memory(tmp_path):
 def test_a_plan_of_another_engine_that_does_not_fit_names_the_one_beside_host_memory(tmp_path):
     file = tmp_path / "machine.toml"
     file.write_text(HOST.format(memory=512, cards=1))
-    answer = fit_answer(PlanRequest("glm-5.1", str(file), users=(1,)))
+    answer = fit_answer(PlanRequest("glm-5.1-nvfp4", str(file), users=(1,)))
     assert answer.verdict == "does_not_fit" and answer.asked.engine == "vllm"
     found = [one for one in answer.changes if "in host memory" in one.what]
     assert found and all("--engine " in one.ask and one.verdict in ("fits", "tight") for one in found)
@@ -270,3 +270,30 @@ def test_every_command_moves_weights_as_fit_does(plan, tmp_path):
     [option] = found.options
     assert option.planned.holding.host > 0
     assert "in host memory" in figures_of(option, found)["host_weights"]
+
+
+def test_the_given_bandwidth_of_host_memory_moves_experts_there():
+    said = {"model": "glm-5.1", "on": "1xrtx-5090", "users": (1,)}
+    without = fit_answer(PlanRequest(**said), changes=False)
+    given = fit_answer(PlanRequest(**said, host_memory="768 GB", host_memory_bandwidth="460 GB/s"), changes=False)
+    assert without.verdict == "does_not_fit" and any("--host-memory-bandwidth" in one for one in without.reasons)
+    assert given.verdict == "fits" and given.asked.engine == "llama.cpp" and given.asked.settings.host_experts > 0
+    assert given.asked.machine.host.host_memory_bandwidth == 460e9
+    small = PlanRequest(**said, host_memory="64 GB", host_memory_bandwidth="460 GB/s")
+    assert fit_answer(small, changes=False).verdict == "does_not_fit"
+
+
+def test_a_model_without_a_listed_file_asks_for_one():
+    answer = fit_answer(PlanRequest("kimi-k2.6", "1xrtx-5090", users=(1,)), changes=False)
+    [do] = [one for one in answer.reasons if one.startswith("do: ")]
+    assert "--weights q4_k_m --host-memory" in do
+
+
+def test_faster_host_memory_never_makes_moved_experts_slower():
+    rates = []
+    for bandwidth in (50e9, 100e9, 400e9):
+        words = PlanRequest(
+            "glm-5.1-q4_k_m", "1xrtx-5090", host_memory=768e9, host_memory_bandwidth=bandwidth, users=(1,)
+        )
+        rates.append(fit_answer(words, changes=False).users[0].tpot.value)
+    assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1]

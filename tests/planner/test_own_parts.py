@@ -9,7 +9,7 @@ from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import load_machine
 from glmplan.catalog.files import data_folder
 from glmplan.errors import SpecError
-from glmplan.io.machines.resolve import resolve_machine
+from glmplan.io.machines.resolve import HostMemory, resolve_machine
 from glmplan.planner import fit_answer
 from glmplan.request.plan import PlanRequest
 
@@ -224,4 +224,4 @@ def test_the_memory_of_a_host_bounds_experts_on_its_processors():
     assert (small.verdict, large.verdict) == ("does_not_fit", "fits")
     assert large.asked.machine.with_count(4).host.host_memory == 512e9
     with pytest.raises(SpecError, match="host-memory"):
-        resolve_machine("m3-ultra", host_memory=512e9)
+        resolve_machine("m3-ultra", memory=HostMemory(512e9))

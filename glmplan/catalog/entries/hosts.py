@@ -119,8 +119,9 @@ def load_machine(text: str | Path) -> Host:
     Parameters
     ----------
     text : str or path
-        Host name or alias (`hgx-b200-8`), a TOML file of a host or of an accelerator, or `NxACCELERATOR`
-        (`6xrtx-pro-6000-ws`, `2xmy-card.toml`; without a number, one).
+        Host name or alias (`hgx-b200-8`), a TOML file of a host or of an accelerator, `NxACCELERATOR`
+        (`6xrtx-pro-6000-ws`, `2xmy-card.toml`; without a number, one), or several of them with a plus sign between
+        (`2xrtx-pro-6000-ws+1xrtx-5090`).
 
     Returns
     -------
@@ -149,6 +150,8 @@ def load_machine(text: str | Path) -> Host:
     count, part = split_count(name)
     if in_one_line(part):
         return implied_host(load_accelerator(part), count, file=part)
+    if "+" in name:
+        return _of_several(name)
     plain = plain_name(name)
     # an accelerator of the catalogue with a count is no host: found without reading every host for its aliases
     counted = part != name and plain_name(part) in accelerator_names()
@@ -176,6 +179,42 @@ def _of_file(name: str) -> Host:
     if file != name:
         raise SpecError("counts a host, and only parts are counted", value=name)
     return load_host(file)
+
+
+def _of_several(name: str) -> Host:
+    """Return the generic machine with PCIe accelerators of several kinds."""
+    kinds: dict[str, int] = {}
+    for text in name.split("+"):
+        count, part = split_count(text)
+        try:
+            kind = load_accelerator(part)
+        except UnknownName:
+            raise _not_found(text, part, count) from None
+        if kind.kind != "gpu" or kind.scaleup in _SCALE_UP or kind.unified_memory:
+            raise SpecError("is no card of a machine with several kinds: only PCIe cards are mixed", value=text)
+        kinds[kind.name] = kinds.get(kind.name, 0) + count
+    parts = [load_accelerator(kind) for kind, count in kinds.items() for _ in range(count)]
+    if len(kinds) == 1:
+        return implied_host(parts[0], len(parts))
+    # copies go through host memory if one of the cards has no peer-to-peer access
+    host = implied_host(min(parts, key=lambda part: part.peer_to_peer is not False), len(parts))
+    cards = [
+        card.model_copy(update={"accelerator": part.name, "link": implied_host(part, 1).cards[0].link})
+        for card, part in zip(host.cards, parts, strict=True)
+    ]
+    sources = "; ".join(dict.fromkeys(part.source for part in parts))
+    title = " + ".join(f"{count} × {load_accelerator(kind).full_name}" for kind, count in kinds.items())
+    said = ("each GPU in a dedicated PCIe slot of its generation and width", *host.assumptions[1:])
+    text = "+".join(f"{count}x{kind}" for kind, count in kinds.items())
+    return host.model_copy(
+        update={
+            "name": text,
+            "title": f"{title}, host not named",
+            "source": sources,
+            "cards": tuple(cards),
+            "assumptions": said,
+        }
+    )
 
 
 def _not_found(name: str, part: str, count: int) -> UnknownName:

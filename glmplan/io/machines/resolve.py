@@ -13,13 +13,42 @@ from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
-from glmplan.units import GIB, Bytes
+from glmplan.units import GIB, Bytes, BytesPerSecond
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["Machine", "record_toml", "resolve_machine"]
+__all__ = ["HostMemory", "Machine", "record_toml", "resolve_machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Memory of the processors of a node, None where the host states it."""
+
+    size: Bytes | None = None
+    bandwidth: BytesPerSecond | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what is given as text."""
+        size = "" if self.size is None else f" {self.size / GIB:,.0f} GiB"
+        rate = "" if self.bandwidth is None else f" {self.bandwidth / 1e9:,.0f} GB/s"
+        return (f"host memory{','.join(text for text in (size, rate) if text)}, as given",) if size or rate else ()
+
+    def of(self, host: Host) -> Host:
+        """Return a host with this memory in equal parts on its sockets."""
+        given = {"memory_size": self.size, "memory_bandwidth": self.bandwidth}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            return host
+        from glmplan.catalog.schema.host import Socket
+
+        before = host.sockets or (Socket(name="cpu0"),)
+        parts = {name: value / len(before) for name, value in given.items()}
+        sockets = tuple(socket.model_copy(update=parts) for socket in before)
+        unknown = tuple(one for one in host.unknown if one != "host memory" or self.size is None)
+        return host.model_copy(update={"sockets": sockets, "unknown": unknown})
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +61,7 @@ class Machine:
     count: int
     named: bool  # a host was named, not only a number of accelerators
     notes: tuple[str, ...]  # assumptions
-    host_memory: Bytes | None = None  # of all sockets of a node, as given
+    given: HostMemory = HostMemory()  # memory of the processors, as given
     kinds: tuple[tuple[str, int], ...] = ()  # of the host's accelerators and their number, if there are several
     shares: tuple[float, ...] = ()  # of the layers, by accelerator, where all kinds are one after the other
 
@@ -56,8 +85,8 @@ class Machine:
         """Return the same accelerator in another number, each without neighbours."""
         part = load_accelerator(self.part) if self.shares else self.accelerator
         host = implied_host(part, count, file=self.part if outside_catalog(self.part) else "")
-        host = _with_memory(host, self.host_memory)
-        return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.host_memory)
+        host = self.given.of(host)
+        return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.given)
 
     @property
     def left_out(self) -> str:
@@ -102,16 +131,6 @@ class Machine:
         return links_of_layout(self.host, tp=tp, pp=pp, dp=dp, dcp=dcp)
 
 
-def _with_memory(host: Host, memory: Bytes | None) -> Host:
-    """Return a host with this memory in equal parts on its sockets."""
-    if memory is None or not host.sockets:
-        return host
-    each = memory / len(host.sockets)
-    sockets = tuple(socket.model_copy(update={"memory_size": each}) for socket in host.sockets)
-    unknown = tuple(one for one in host.unknown if one != "host memory")
-    return host.model_copy(update={"sockets": sockets, "unknown": unknown})
-
-
 @remembered(records=1, most=64)
 def _processor(part: Accelerator, memory: Bytes) -> Accelerator:
     """Return a processor with the memory that its machine holds."""
@@ -134,11 +153,11 @@ def _named_part(text: str, part: str | None) -> str:
     return f"{count}x{part.strip()}"
 
 
-def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | None = None) -> Machine:
+def resolve_machine(text: str, *, part: str | None = None, memory: HostMemory = HostMemory()) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
     The kind with most memory counts if a host has several. `part` is the data sheet of the accelerator in one
-    line, `host_memory` the memory of a node's sockets.
+    line, `memory` that of a node's sockets.
 
     Examples
     --------
@@ -170,17 +189,21 @@ def resolve_machine(text: str, *, part: str | None = None, host_memory: Bytes | 
         kinds = kinds_of(host)
         host = only_kind(host, next(iter(kinds)))
         accelerator = load_accelerator(host.accelerator)
-    if host_memory is not None:
+    if memory.notes:
+        option = "--host-memory" if memory.size is not None else "--host-memory-bandwidth"
         if host.unified_memory and accelerator.kind != "cpu-socket":
-            raise SpecError(
-                "is no choice: accelerator and processor share one memory", field="--host-memory", value=text
-            )
+            raise SpecError("is no choice: accelerator and processor share one memory", field=option, value=text)
         if accelerator.kind == "cpu-socket":
-            accelerator = _processor(accelerator, host_memory / max(host.accelerators_per_node, 1))
-        host = _with_memory(host, host_memory)
-        notes.append(f"host memory {host_memory / GIB:,.0f} GiB, as given")
+            if memory.bandwidth is not None:
+                raise SpecError(
+                    f"is no choice: {accelerator.name} has that of its data sheet (--part describes another)",
+                    field="--host-memory-bandwidth", value=text,
+                )  # fmt: skip
+            accelerator = _processor(accelerator, (memory.size or 0.0) / max(host.accelerators_per_node, 1))
+        host = memory.of(host)
+        notes += memory.notes
     count, pairs = host.accelerator_count, tuple(kinds.items())
-    machine = Machine(text, host, accelerator, count, named, tuple(notes), host_memory, pairs)
+    machine = Machine(text, host, accelerator, count, named, tuple(notes), memory, pairs)
     if not machine.left_out:
         return machine
     return replace(machine, notes=(*notes, f"{machine.left_out} left out: {ONE_KIND}"))

@@ -114,3 +114,15 @@ def test_more_accelerators_than_a_domain_holds_are_equal_nodes(count, nodes):
 def test_nodes_less_than_half_full_are_refused(count):
     with pytest.raises(SpecError, match="domains of 8"):
         implied_host("h100-sxm", count)
+
+
+def test_cards_of_several_kinds_have_their_own_links_and_no_peer_to_peer_beside_geforce():
+    host = load_machine("2xrtx-pro-6000-ws+1xrtx-3090")
+    assert host.accelerator_names == ("rtx-pro-6000-ws", "rtx-pro-6000-ws", "rtx-3090")
+    assert [card.link.generation for card in host.cards] == [5, 5, 4]
+    assert host.conditions.p2p == "missing" == load_machine("1xrtx-3090+2xrtx-pro-6000-ws").conditions.p2p
+    assert load_machine("rtx-3090+rtx-3090") == load_machine("2xrtx-3090")
+    with pytest.raises(SpecError, match="only PCIe cards"):
+        load_machine("rtx-3090+h100-sxm")
+    with pytest.raises(SpecError, match="v99"):
+        load_machine("rtx-3090+2xv99")
