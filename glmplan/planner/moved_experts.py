@@ -20,6 +20,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.units import GIB, Bytes, BytesPerSecond, TokensPerSecond
 
 if TYPE_CHECKING:
+    from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.engine import MovedExperts
     from glmplan.catalog.schema.model import Checkpoint, ModelSpec
     from glmplan.planner.capacity import Holding
@@ -37,8 +38,6 @@ __all__ = [
     "moves",
 ]
 
-#: engine that moves experts, where the question names none
-_MOVER = "llama.cpp"
 #: payload of PCIe 5.0 x4, the fastest link of an NVMe drive: 32 GT/s in each of four lanes, 128b/130b [B/s]
 DISK_RATE: BytesPerSecond = 4 * 32e9 / 8 * 128 / 130
 
@@ -108,6 +107,15 @@ def moved_words(asked: Asked, held: Holding) -> str:
     return f"{words} ({held.host / GIB:,.0f} GiB), computed by the CPU"
 
 
+def _mover(part: Accelerator) -> str:
+    """Return the engine of a part that computes experts of GGUF files on the CPU."""
+    for name in engines_on(vendor=part.vendor, kind=part.kind):
+        running = load_engine(name).running
+        if running is not None and running.moved_experts is not None and running.reads == "gguf":
+            return name
+    return ""
+
+
 def movable_words(asked: Asked) -> tuple[str, str]:
     """Return how much could move to host memory, and the missing options.
 
@@ -117,16 +125,18 @@ def movable_words(asked: Asked) -> tuple[str, str]:
     if host.unified_memory or not movable_layers(asked.model) or asked.settings.on_host:
         return "", ""
     missing = [] if host.host_memory_bandwidth else ["--host-memory 512GB --host-memory-bandwidth 460GB/s"]
+    engine = asked.engine
     if moves(asked) is None:
-        part, typed = asked.machine.accelerator, asked.request.weights or asked.request.model != asked.model.name
-        able = asked.request.engine is None and _MOVER in engines_on(vendor=part.vendor, kind=part.kind)
-        if not able or moved_class(asked.model) != EXPERTS:
+        typed = asked.request.weights or asked.request.model != asked.model.name
+        engine = (
+            "" if asked.request.engine or moved_class(asked.model) != EXPERTS else _mover(asked.machine.accelerator)
+        )
+        if not engine:
             return "", ""
         if typed or all(one.form != "gguf" for one in asked.model.checkpoints):
             missing.insert(0, "--weights q4_k_m")
     if not missing:
         return "", ""
-    engine = asked.engine if moves(asked) else _MOVER
     size = f"{float(work.held_bytes[0]) / GIB:,.0f} GiB of " if moves(asked) else ""
     return f"{engine} can compute the {size}{_matrices(asked.model)} from host memory", " ".join(missing)
 

@@ -649,8 +649,9 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    memory = HostMemory(words.host_memory, words.host_memory_bandwidth)
-    machine = resolve_machine(words.on, part=words.part, memory=memory)
+    machine = resolve_machine(
+        words.on, part=words.part, memory=HostMemory(words.host_memory, words.host_memory_bandwidth)
+    )
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:

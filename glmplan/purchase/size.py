@@ -563,7 +563,7 @@ def _over_limits(search: _Search, candidate: Candidate, ways: Sequence[Way], wat
 
 
 def _host_decides(way: Way, budget: Usd | None) -> bool:
-    """Return True if a budget pays the accelerators of a machine, but not its host too."""
+    """Return True if a budget pays the accelerators, but not the host too."""
     if way.purchase is None or budget is None:
         return False
     first, *rest = way.purchase.lines

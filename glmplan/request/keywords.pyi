@@ -8,6 +8,7 @@ class Question(TypedDict, total=False):
 
     part: str | None
     host_memory: float | str | None
+    host_memory_bandwidth: float | str | None
     weights: str | None
     kv: str | None
     engine: str | None
