@@ -108,7 +108,7 @@ def moved_words(asked: Asked, held: Holding) -> str:
 
 
 def _mover(part: Accelerator) -> str:
-    """Return the engine of a part that computes experts of GGUF files on the CPU."""
+    """Return the engine of a part that computes experts on the CPU."""
     for name in engines_on(vendor=part.vendor, kind=part.kind):
         running = load_engine(name).running
         if running is not None and running.moved_experts is not None and running.reads == "gguf":

@@ -637,6 +637,12 @@ def _slo_limits(words: PlanRequest) -> dict[str, Seconds]:
     }
 
 
+def _machine(words: PlanRequest) -> Machine:
+    """Return the machine of a request."""
+    memory = HostMemory(words.host_memory, words.host_memory_bandwidth)
+    return resolve_machine(words.on, part=words.part, memory=memory)
+
+
 def read_words(words: PlanRequest) -> Asked:
     """Read, check and complete a request.
 
@@ -649,9 +655,7 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = resolve_machine(
-        words.on, part=words.part, memory=HostMemory(words.host_memory, words.host_memory_bandwidth)
-    )
+    machine = _machine(words)
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:
