@@ -145,7 +145,8 @@ def context_exchange_seconds(
     Notes
     -----
     Measured: 34 µs a layer more with eight ranks than with one (Kimi-K2.5 on eight RTX PRO 6000, 68 and 79 tokens/s);
-    three gathers over the ring take 36 µs, 41 µs with payload. Not modelled: prompts, whose ranks gather keys.
+    three gathers over the ring take 36 µs, 41 µs with payload. Not modelled: prompts, whose ranks gather latents, or
+    queries where attention is sparse.
 
     Examples
     --------
