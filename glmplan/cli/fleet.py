@@ -82,12 +82,18 @@ class FleetCase:
         unknown = [name for name in told if name not in PlanRequest.model_fields]
         if unknown:
             raise SpecError("is not an option", field=f"group {group.name}", value=unknown[0].replace("_", "-"))
+        if "routing" in rules:
+            raise SpecError("is of the gateway: write it under [router]", field=f"group {group.name}: routing")
         own = "step_time" in service
-        served = [
-            kind for kind, one in zip(self.kinds, self.spec.tenant, strict=True) if one.model in ("", group.model)
-        ]
-        kind = served[0] if served else self.kinds[0]
-        shape = kind.model_dump(include={"input", "output", "jitter", "input_cv", "output_cv", "lengths"})
+        tenants = [one for one in zip(self.kinds, self.spec.tenant, strict=True) if one[1].model in ("", group.model)]
+        kind = tenants[0][0] if tenants else self.kinds[0]
+        drawn = {"input", "output", "jitter", "input_cv", "output_cv"} if not kind.lengths else {"lengths"}
+        shape: dict[str, Any] = kind.model_dump(include=drawn)
+        # of any tenant: options of the group that need images or priorities have an effect then
+        shape["images"] = max((one.images for one, _ in tenants), default=0.0)
+        if rules.get("order") == "priority":
+            several = len({tenant.priority for _, tenant in tenants}) > 1
+            shape["urgent"] = max((one.urgent for one, _ in tenants), default=0.0) or several / 2
         target = TargetOptions(model=None if own else group.model or None, on=None if own else group.on)
         options = ServiceOptions(deployment=told, scheduler=SchedulerOptions(**rules), **service)
         try:

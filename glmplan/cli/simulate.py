@@ -17,6 +17,7 @@ from glmplan.cli import options as o
 from glmplan.cli.screen import Form, console, say
 from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
 from glmplan.errors import SpecError
+from glmplan.request.option import spelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +82,8 @@ def command(
     from glmplan.simulation.traffic.slo import parse_slo
 
     _check_files(run)
+    told = {"MODEL": target.model, "--on": target.on, "--traffic": traffic}
+    _check_used(run, told | {spelled(name): value for name, value in (shape | o.given(service)).items()})
     if run.fleet is not None:
         _fleet(run.fleet, run, slo)
         return
@@ -123,6 +126,25 @@ def command(
     if run.warmup is None and (begin := start_judged(arriving, targets, requests)):
         start = f"the {requests:,} requests are of the start, in which all {arriving.users or ''} users begin together"
         say(f"note: {start}: safe and size judge those after the first {begin:,} (--requests)", err=True)
+
+
+def _check_used(run: RunOptions, service: dict[str, Any]) -> None:
+    """Raise for an option that --fleet or --sweep-rate leaves without effect.
+
+    `service`: Options of service and traffic, which the file of a fleet has.
+    """
+    size = {"--warmup": run.warmup, "--replications": run.replications if run.replications > 1 else None}
+    files = {"--records": run.records, "--timeline": run.timeline}
+    unused: dict[str, dict[str, Any]] = {}
+    if run.fleet is not None:
+        unused["--fleet"] = service | size
+    if run.sweep_rate is not None:
+        unused["--sweep-rate"] = size | files | ({"--requests": run.requests} if run.fleet is None else {})
+    for option, names in unused.items():
+        for name, value in names.items():
+            if value is not None:
+                where = ": write it into the file" if option == "--fleet" and name in service else ""
+                raise SpecError(f"has no effect with {option}{where}", field=name, value=value)
 
 
 def _check_files(run: RunOptions) -> None:

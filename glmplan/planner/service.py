@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
+from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import mixers_of
-from glmplan.errors import DoesNotFit, SpecError, UnknownFact
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact, nearest
 from glmplan.planner.capacity import MAY_START, Holding
 from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
@@ -54,15 +55,18 @@ from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
+from glmplan.simulation.unused import check_used
 from glmplan.units import Ratio, TokenCount
 
 if TYPE_CHECKING:
+    from glmplan.catalog.schema.model import ModelSpec
     from glmplan.planner.capacity import Holding
     from glmplan.planner.question import Asked
     from glmplan.simulation.traffic.slo import Target
 
 __all__ = [
     "Described",
+    "check_images",
     "chosen",
     "concurrency_class",
     "inputs_of",
@@ -243,6 +247,7 @@ def service_of(
     if budget is not None and "max_num_seqs" not in changes:
         changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
     settings = replace(settings, **changes)
+    check_used(settings, traffic, changes)
     if kv_tokens is not None or block_size is not None:
         pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=block_size or pool.block_size)
     longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
@@ -447,6 +452,15 @@ def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[...,
         )
 
     return alone
+
+
+def check_images(model: ModelSpec, traffic: Traffic) -> None:
+    """Refuse traffic with images for a model that reads text only."""
+    if traffic.images and not model.takes_images:
+        others = [name for name in model_names() if load_model(name).takes_images]
+        message = f"needs a model that takes images: {model.name} has no vision tower"
+        choices = nearest(model.name, others, 3, alike=0.0)
+        raise SpecError(message, field="--images", value=traffic.images, choices=choices)
 
 
 #: start value of a search, by kind of traffic

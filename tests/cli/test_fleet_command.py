@@ -150,3 +150,29 @@ def test_an_unknown_option_of_a_group_is_refused(tmp_path):
     path.write_text(FLEET.replace("kv-tokens = 300000", "kv-tokens = 300000\ntpp = 2"))
     code, _, err = typed("simulate", "--fleet", str(path))
     assert code != 0 and "tpp" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("kv-tokens = 300000", 'kv-tokens = 300000\nimage-time = "60 ms"'), "--image-time"),
+        (("input = 500", "input = 500\nimages = 0.5"), "--image-time"),
+        (("kv-tokens = 300000", 'kv-tokens = 300000\norder = "priority"'), "--order"),
+        (("kv-tokens = 300000", 'kv-tokens = 300000\nrouting = "least-kv"'), "[router]"),
+        (("kv-tokens = 300000", "kv-tokens = 300000\ntp = 2"), "--tp"),
+        (("input = 500", "input = 500\nturns = 3"), "turns"),
+    ],
+)
+def test_options_of_a_file_without_what_they_modify_are_refused(tmp_path, change, message):
+    path = tmp_path / "fleet.toml"
+    path.write_text(FLEET.replace(*change))
+    code, out, err = typed("simulate", "--fleet", str(path))
+    assert code == 2 and not out and message in err
+
+
+def test_options_of_a_group_take_effect_with_a_tenant_that_needs_them(tmp_path):
+    path = tmp_path / "fleet.toml"
+    group = 'kv-tokens = 300000\nimage-time = "60 ms"\norder = "priority"'
+    second = '[[tenant]]\nname = "later"\ntraffic = "poisson:1/s"\npriority = 1\nimages = 0.5'
+    path.write_text(FLEET.replace("kv-tokens = 300000", group) + second)
+    assert "later" in glmplan("simulate", "--fleet", str(path), "--no-ranges")

@@ -342,6 +342,8 @@ class EngineSettings:
         if self.tiers and not self.host_tokens:
             raise SpecError("needs --host-tokens: what is fetched is put into host memory first", field="--kv-tiers")
         check_whole(self.encoder_cards, "encoder_cards", 0)
+        if self.encoder_cards and not self.image_seconds:
+            raise SpecError("needs --image-time", field="--encoder-cards", value=self.encoder_cards)
         if not 0 <= self.image_seconds < math.inf:
             raise SpecError("must not be negative", field="image_seconds", value=self.image_seconds)
 

@@ -137,9 +137,6 @@ def _checked(spec: FleetSpec, services: Sequence[Service], kinds: Sequence[Traff
         if len(drafts) > 1:
             raise SpecError("of one model must speculate equally", field="group", value=sorted(drafts))
         split = any(s.settings.prefill_replicas for s, of in zip(services, of_groups, strict=True) if of == model)
-        slow = [s for s, of in zip(services, of_groups, strict=True) if of == model and not s.settings.image_seconds]
-        if slow and any(k.images for k, of in zip(kinds, of_tenants, strict=True) if of == model):
-            raise SpecError("is needed in each group for traffic with images, as in '60 ms'", field="image-time")
         if split and any(k.patience is not None for k, of in zip(kinds, of_tenants, strict=True) if of == model):
             raise SpecError("is not simulated with prefill replicas", field="patience")
     return found
