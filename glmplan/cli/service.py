@@ -61,6 +61,14 @@ Watermark = Annotated[
 PrefillDecodeInterval = Annotated[
     int | None, typer.Option(min=0, help="Decode steps between two prefill steps (SGLang).")
 ]
+MinFreeSlots = Annotated[
+    int | None,
+    typer.Option(
+        "--min-free-slots-delay",
+        min=0,
+        help="Slots that are free before prompts begin beside running requests (SGLang).",
+    ),
+]
 PrefillScheduleInterval = Annotated[
     int | None, typer.Option(min=1, help="Steps from one with prompt tokens to the next (vLLM).")
 ]
@@ -124,6 +132,7 @@ class SchedulerOptions:
     max_num_active_seqs: ActiveSeqs = None
     watermark: Watermark = None
     prefill_decode_interval: PrefillDecodeInterval = None
+    min_free_slots: MinFreeSlots = None
     prefill_schedule_interval: PrefillScheduleInterval = None
     encoder_cards: EncoderCards = None
     routing: Routing = None

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,12 +159,13 @@ def _check_files(run: RunOptions) -> None:
         check_timeline(run.timeline)
 
 
-def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None) -> None:
-    """Write the phases of requests, if asked for."""
+def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None, replicas: tuple[str, ...] = ()) -> None:
+    """Write the phases of requests, if asked for; name `replicas` if given."""
     if path is not None and columns is not None:
         from glmplan.present.perfetto import write_timeline
 
-        write_timeline(columns, path)
+        if left := write_timeline(columns, path, replicas):
+            say(f"note: {path} has the first requests that finished, {left:,} further ones are left out", err=True)
 
 
 def _sweep(described: Described, arriving: Traffic, run: RunOptions, slo: str | None, title: str) -> None:
@@ -198,14 +199,25 @@ def _fleet(path: Path, run: RunOptions, slo: str | None) -> None:
         return
     keep = run.plot is not None or run.timeline is not None
     records = str(run.records) if run.records is not None else None
-    result = case.run(FleetOptions(**size, seed=run.seed, records=records, keep=keep))
-    fixed = case.fixed(result, FleetOptions(**size, seed=run.seed)) if run.ranges else {}
+    again = FleetOptions(**size, seed=run.seed)
+    result, fixed, ranges = case.run(replace(again, records=records, keep=keep)), {}, {}
+    interrupted = result.interrupted
+    if run.ranges and not interrupted:
+        try:
+            fixed, ranges = case.fixed(result, again), case.ranges(result, again)
+        except KeyboardInterrupt:
+            interrupted = True
     if run.plot is not None:
         from glmplan.present.fleet_charts import fleet_charts
 
-        fleet_charts(result, run.plot, title=path.stem)
-    _write_timeline(result.requests, run.timeline)
-    show_fleet(case, result, fixed, run.form)
+        begun = {group.name: group.replicas for group in case.spec.group}
+        fleet_charts(result, run.plot, title=path.stem, begun=begun)
+    _write_timeline(result.requests, run.timeline, result.replicas)
+    show_fleet(case, result, fixed, ranges, run.form)
+    if interrupted:
+        what = "these are the requests that had finished" if result.interrupted else "without ranges and fixed sizes"
+        say(f"interrupted: {what}", err=True)
+        raise typer.Exit(130)
 
 
 def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:

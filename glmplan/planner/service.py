@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
+from glmplan.catalog.engines.defaults import block_tokens, engine_defaults, free_slots
 from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact, nearest
@@ -246,6 +246,8 @@ def service_of(
     budget = changes.get("max_num_batched_tokens")
     if budget is not None and "max_num_seqs" not in changes:
         changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
+    if not settings.chunked_prefill and _may_exceed(traffic, settings.max_num_batched_tokens):
+        settings = replace(settings, chunked_prefill=True)  # as the launch command does: the server would refuse them
     settings = replace(settings, **changes)
     check_used(settings, traffic, changes)
     if kv_tokens is not None or block_size is not None:
@@ -280,6 +282,12 @@ def service_of(
         tails=(inputs.tail or NORMAL, inputs.first_tail or NORMAL),
         by_users=inputs.by_users,
     )
+
+
+def _may_exceed(traffic: Traffic, budget: TokenCount) -> bool:
+    """Return True if a prompt, or one that is computed again with its answer, may exceed the tokens of a step."""
+    drawn = traffic.kind in ("sessions", "trace") or traffic.lengths or traffic.input_cv or traffic.output_cv
+    return bool(drawn) or traffic.input + traffic.output > budget
 
 
 def serving_inputs(question: PlanRequest | Asked) -> ServingInputs:
@@ -345,10 +353,13 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     pool = sent.tokens / (servers * ranks)
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, slots_of(asked, best) // ranks
+    head = asked.model.draft_head if drafted else None
+    most = max(min(places, budget // (1 + drafted), int(pool)), 1)
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,
-        max_num_seqs=max(min(places, budget // (1 + drafted), int(pool)), 1),
+        max_num_seqs=most,
+        chunked_prefill=not defaults.whole_prompts,
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
         replicas=ranks * terms.replicas,
@@ -359,6 +370,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         prefix_caching=_reuses(asked),
         async_scheduling=deployment.defaults.ahead,
         reserve_full_isl=defaults.whole_prompt,
+        min_free_slots=free_slots(asked.engine, head.method if head else "", most, version=asked.engine_version)
+        if not terms.prefill
+        else 0,
         schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )
     low, high = not_together(asked, deployment, load, "decode", (figure.low / figure.value, figure.high / figure.value))

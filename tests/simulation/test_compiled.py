@@ -62,6 +62,7 @@ for number in range(120):
             changes["prefill_schedule_interval"] = draw.choice([1, 4])
     if scheduler == "sglang":
         changes["prefill_decode_interval"] = draw.choice([0, 3])
+        changes["min_free_slots"] = draw.choice([0, 4])
     if scheduler == "sglang" and changes["prefix_caching"]:
         changes |= {"host_tokens": 3000, "host_link": TransferLink(bandwidth=1e9)}
         tiers = [CacheTier("drive", 9000, TransferLink(1e9)), CacheTier("peers", 0, TransferLink(2e9, 1e-4))]

@@ -231,6 +231,9 @@ class EngineSettings:
         vLLM: share of the blocks that stay free when a request is admitted beside others, [-]
     prefill_decode_interval : int, optional
         SGLang: decode steps between two steps with prompt tokens while requests decode, [-]
+    min_free_slots : int, optional
+        SGLang: slots that are free before prompts begin beside running requests; one that was begun goes on. 0 or 1
+        sets no limit, [-]
     prefill_schedule_interval : int, optional
         vLLM: steps from one with prompt tokens to the next while requests decode, unless the last one left requests
         waiting; counted by the server over data-parallel ranks in lockstep, [-]
@@ -287,6 +290,7 @@ class EngineSettings:
     max_num_active_seqs: int = 0
     watermark: float = 0.0
     prefill_decode_interval: int = 0
+    min_free_slots: int = 0
     prefill_schedule_interval: int = 1
     tiers: tuple[CacheTier, ...] = ()
     image_seconds: float = 0.0
@@ -349,7 +353,8 @@ class EngineSettings:
 
     def _check_order(self) -> None:
         """Reject orders that the scheduler does not know, or does not follow."""
-        for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval"):
+        for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval",
+                     "min_free_slots"):  # fmt: skip
             check_whole(getattr(self, name), name, 0)
         check_whole(self.prefill_schedule_interval, "prefill_schedule_interval")
         ordered = self.order == "priority" or self.long_prefill_token_threshold > 0
@@ -369,6 +374,7 @@ class EngineSettings:
             "max_num_active_seqs": (self.max_num_active_seqs, ("vllm",)),
             "watermark": (self.watermark, ("vllm",)),
             "prefill_decode_interval": (self.prefill_decode_interval, ("sglang",)),
+            "min_free_slots": (self.min_free_slots, ("sglang",)),
             "prefill_schedule_interval": (self.prefill_schedule_interval - 1, ("vllm",)),
         }
         for name, (value, knows) in told.items():
