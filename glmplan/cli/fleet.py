@@ -59,9 +59,15 @@ class FleetCase:
         from glmplan.simulation.traffic.spec import parse_traffic
 
         self.spec: FleetSpec = read_fleet(path)
-        self.kinds: list[Traffic] = [parse_traffic(one.traffic, **one.shape) for one in self.spec.tenant]
-        slos = [one.slo or slo or self.spec.slo for one in self.spec.tenant]
-        self.targets: list[tuple[Target, ...]] = [parse_slo(one) if one else () for one in slos]
+        self.kinds: list[Traffic] = []
+        self.targets: list[tuple[Target, ...]] = []
+        for one in self.spec.tenant:
+            try:
+                self.kinds.append(parse_traffic(one.traffic, **one.shape))
+                own = one.slo or slo or self.spec.slo
+                self.targets.append(parse_slo(own) if own else ())
+            except SpecError as error:
+                raise SpecError(f"tenant {one.name}: {error}", file=path) from None
         self.described: list[Described] = [self._described(group) for group in self.spec.group]
 
     @property
@@ -88,7 +94,10 @@ class FleetCase:
         rules = {one.name: told.pop(one.name) for one in fields(SchedulerOptions) if one.name in told}
         unknown = [name for name in told if name not in PlanRequest.model_fields]
         if unknown:
-            raise SpecError("is not an option", field=f"group {group.name}", value=unknown[0].replace("_", "-"))
+            known = (*PlanRequest.model_fields, *_SERVICE, *(one.name for one in fields(SchedulerOptions)))
+            choices = [name.replace("_", "-") for name in known]
+            name = unknown[0].replace("_", "-")
+            raise SpecError("is not an option", field=f"group {group.name}", value=name, choices=choices)
         if "routing" in rules:
             raise SpecError("is of the gateway: write it under [router]", field=f"group {group.name}: routing")
         own = "step_time" in service

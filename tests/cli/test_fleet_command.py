@@ -262,7 +262,11 @@ def test_an_unknown_option_of_a_group_is_refused(tmp_path):
         (("kv-tokens = 300000", 'kv-tokens = 300000\norder = "priority"'), "--order"),
         (("kv-tokens = 300000", 'kv-tokens = 300000\nrouting = "least-kv"'), "[router]"),
         (("kv-tokens = 300000", "kv-tokens = 300000\ntp = 2"), "--tp"),
-        (("input = 500", "input = 500\nturns = 3"), "turns"),
+        (("input = 500", "input = 500\nturns = 3"), "tenant chat: --traffic: turns"),
+        (("input = 500", "inptu = 500"), "fleet.toml: tenant chat: --traffic: 'inptu' is not a field; nearest: input"),
+        (("poisson:10/s", "posson:10/s"), "fleet.toml: tenant chat: --traffic: 'posson'"),
+        (("ttft p95 < 1 s", "ttft p95 1 s"), "fleet.toml: tenant chat: --slo"),
+        (("kv-tokens = 300000", "kv-tokens = 300000\ntpp = 2"), "nearest: tp"),
     ],
 )
 def test_options_of_a_file_without_what_they_modify_are_refused(tmp_path, change, message):

@@ -308,6 +308,7 @@ class RouterSpec(_Part):
 
     @model_validator(mode="after")
     def _used(self) -> RouterSpec:
+        self.rules(0)
         if self.metrics_interval and self.routing != "least-kv":
             raise ValueError("metrics-interval: has no effect without routing = 'least-kv'")
         if self.retry_backoff and not self.retries:
@@ -395,6 +396,10 @@ class FleetSpec(_Part):
         return self.model_copy(update={"group": tuple(groups)})
 
 
+#: table of a fleet file → record of its keys; groups and tenants have further ones
+_TABLES: dict[str, type[BaseModel]] = {
+    "": FleetSpec, "router": RouterSpec, "fault": Fault, "autoscaler": Autoscaler, "cold-start": ColdStart,
+}  # fmt: skip
 #: keys of a group that are its own; all others are options of the deployment
 _OWN = {name.replace("_", "-") for name in GroupSpec.model_fields} - {"options"}
 _OWN_OF_TENANT = set(TenantSpec.model_fields) - {"shape"}
@@ -406,10 +411,19 @@ def read_fleet(path: str | Path) -> FleetSpec:
     try:
         return fleet_of(content)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        # a key that is misspelt is missing too
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
         where = ".".join(_kebab(str(part)) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            inside, _, name = where.rpartition(".")
+            table = next((part for part in reversed(inside.split(".")) if not part.isdigit()), "")
+            keys = [_kebab(key) for key in _TABLES[table].model_fields]
+            raise SpecError("is not a key", file=str(path), field=inside or None, value=name, choices=keys) from None
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
-        raise SpecError(message[0].lower() + message[1:], file=str(path), field=where or None) from None
+        value = first["input"] if first["type"] == "literal_error" else None
+        message = message[0].lower() + message[1:]
+        raise SpecError(message, file=str(path), field=where or None, value=value) from None
 
 
 def fleet_of(content: dict[str, Any]) -> FleetSpec:

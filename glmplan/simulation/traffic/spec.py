@@ -300,6 +300,9 @@ def _parsed(spec: str, lengths: dict[str, Any]) -> tuple[Traffic, str | None]:
         first_error = error.errors()[0]
         where = ".".join(str(part) for part in first_error["loc"])
         message = first_error["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
+        if first_error["type"] == "extra_forbidden":
+            raise SpecError("is not a field", file=file, field="--traffic", value=where,
+                            choices=Traffic.model_fields) from None  # fmt: skip
         if not where:
             where, _, message = message.partition(": ")
             raise SpecError(message, file=file or "--traffic", field=where) from None
@@ -309,5 +312,4 @@ def _parsed(spec: str, lengths: dict[str, Any]) -> tuple[Traffic, str | None]:
             field=where,
             # a quantity names its text itself
             value=None if message.startswith(repr(first_error["input"])) else first_error["input"],
-            choices=Traffic.model_fields if first_error["type"] == "extra_forbidden" else (),
         ) from None

@@ -226,7 +226,13 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not():
             {"group": [{"name": "a", "autoscaler": {"metric": "concurrency", "target": 1, "max": 2, "cooldown": 9}}]},
             "cooldown has no effect",
         ),
-        ({"slot": 1}, "not permitted"),
+        ({"slot": 1}, "'slot' is not a key; nearest: slo"),
+        ({"fault": [{"kind": "crash", "group": "a", "replica": 1}]}, "fault.0: 'replica' is not a key; .*replicas"),
+        (
+            {"group": [{"name": "a", "autoscaler": {"metric": "concurrency", "traget": 1, "max": 2}}]},
+            "group.0.autoscaler: 'traget' is not a key; nearest: target",
+        ),
+        ({"fault": [{"kind": "crsh", "group": "a"}]}, "fault.0.kind: 'crsh' must be 'crash'"),
     ],
 )
 def test_a_wrong_fleet_file_is_refused_by_its_field(tmp_path, change, message):
@@ -246,6 +252,12 @@ def test_a_wrong_fleet_file_is_refused_by_its_field(tmp_path, change, message):
     path.write_text("\n".join(lines))
     with pytest.raises(SpecError, match=message):
         read_fleet(path)
+
+
+def test_an_unknown_routing_is_refused_with_the_nearest():
+    content = {"group": [{"name": "a"}], "tenant": [{"name": "t", "traffic": "closed:1"}]}
+    with pytest.raises(ValidationError, match="'prefix-awre' is not known; nearest: prefix-aware"):
+        fleet_of(content | {"router": {"routing": "prefix-awre"}})
 
 
 @pytest.mark.parametrize("router", [{"metrics-interval": 1.0}, {"retry-backoff": "1 s"}])
