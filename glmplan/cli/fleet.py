@@ -138,7 +138,7 @@ class FleetCase:
         return found
 
     def in_flight(self, result: FleetResult) -> list[float | None]:
-        """Return the requests that run on a replica of each group, to the nearest power of two."""
+        """Return running requests of a replica by group, in powers of two."""
         from glmplan.planner.service import concurrency_class
 
         running = [group["batch_mean"] * group["utilisation"] for group in result.groups.values()]
@@ -153,7 +153,7 @@ class FleetCase:
         return [one.scaled(step) for one, step in zip(self.services, steps, strict=True)]
 
     def ranges(self, result: FleetResult, options: FleetOptions) -> Ranges:
-        """Return the 90 % range of the metrics of each tenant over the step time; empty for measured step times."""
+        """Return 90 % ranges of tenants over predicted step times."""
         if all(one.low == one.high for one in self.described):
             return {}
         users = self.in_flight(result)

@@ -243,7 +243,7 @@ def described_services(
 
 
 def _scheduler(options: ServiceOptions, deployment: dict[str, Any]) -> dict[str, Any]:
-    """Return the given settings of the scheduler; take those among the options of a plan out of `deployment`."""
+    """Return the given scheduler settings, taken out of `deployment`."""
     from glmplan.simulation.engine.settings import TransferLink
     from glmplan.units import parse_quantity
 

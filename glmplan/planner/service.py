@@ -285,7 +285,7 @@ def service_of(
 
 
 def _may_exceed(traffic: Traffic, budget: TokenCount) -> bool:
-    """Return True if a prompt, or one that is computed again with its answer, may exceed the tokens of a step."""
+    """Return True if a prompt with its answer may exceed a step."""
     drawn = traffic.kind in ("sessions", "trace") or traffic.lengths or traffic.input_cv or traffic.output_cv
     return bool(drawn) or traffic.input + traffic.output > budget
 
@@ -353,7 +353,6 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     pool = sent.tokens / (servers * ranks)
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, slots_of(asked, best) // ranks
-    head = asked.model.draft_head if drafted else None
     most = max(min(places, budget // (1 + drafted), int(pool)), 1)
     settings = scheduler_settings(
         defaults.scheduler,
@@ -370,9 +369,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         prefix_caching=_reuses(asked),
         async_scheduling=deployment.defaults.ahead,
         reserve_full_isl=defaults.whole_prompt,
-        min_free_slots=free_slots(asked.engine, head.method if head else "", most, version=asked.engine_version)
-        if not terms.prefill
-        else 0,
+        min_free_slots=0 if terms.prefill or not drafted else _free_slots(asked, most),
         schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )
     low, high = not_together(asked, deployment, load, "decode", (figure.low / figure.value, figure.high / figure.value))
@@ -403,6 +400,12 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         basis=f"{asked.checkpoint.name}, {best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; "
         f"{apart_basis(asked, found.basis)}",
     )
+
+
+def _free_slots(asked: Asked, slots: int) -> int:
+    """Return the free slots that prompts wait for with the draft head."""
+    head = asked.model.draft_head
+    return free_slots(asked.engine, head.method if head else "", slots, version=asked.engine_version)
 
 
 def with_experts_apart(inputs: ServingInputs, deployment: Deployment, cards: int, rate: float) -> ServingInputs:

@@ -79,6 +79,6 @@ def fleet_charts(result: FleetResult, path: str | Path, *, title: str, begun: Ma
 
 
 def _history(result: FleetResult, group: str, begun: int, end: float) -> list[tuple[float, int, int]]:
-    """Return time, ready and starting replicas of a group, from the start to the end."""
+    """Return time, ready and starting replicas over the whole run."""
     rows = [(0.0, begun, 0), *((one.at, one.ready, one.starting) for one in result.changes if one.group == group)]
     return [*rows, (end, *rows[-1][1:])]

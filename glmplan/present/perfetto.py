@@ -66,7 +66,7 @@ def timeline_events(columns: Mapping[str, np.ndarray], replicas: Sequence[str] =
 
 
 def write_timeline(columns: Mapping[str, np.ndarray], path: str | Path, replicas: Sequence[str] = ()) -> int:
-    """Write the requests of a simulation as a trace; return how many are left out."""
+    """Write requests as a trace; return the number left out."""
     check_timeline(path)
     events = timeline_events(columns, replicas)
     write_atomically(Path(path), json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))

@@ -1,8 +1,8 @@
-"""Refuse options that have no effect, because the option that they modify is absent.
+"""Refuse options without effect: what they modify is absent.
 
 A field of traffic that its kind does not use is refused where traffic is read (`Traffic.unused`), and a setting that
-needs another one in `EngineSettings`. Here are conditions between traffic and settings, and settings that the
-simulated scheduler would not read: they are defaults of other engines, so only given ones are refused.
+needs another one in `EngineSettings`. Here are conditions between traffic and settings, and given settings that the
+simulated scheduler does not read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from glmplan.simulation.engine.settings import EngineSettings
 from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["check_used"]
-
-#: engine that has a setting
-_OF_ENGINE = {"prefill_max_requests": "sglang", "schedule_conservativeness": "sglang", "reserve_full_isl": "vllm"}
 
 
 def check_used(settings: EngineSettings, traffic: Traffic, given: Collection[str] = ()) -> None:
@@ -42,12 +39,12 @@ def check_used(settings: EngineSettings, traffic: Traffic, given: Collection[str
         raise SpecError("needs --host-tokens: without copies none come back", field="--host-bandwidth")
     if settings.link is not None and not settings.prefill_replicas:
         raise SpecError("needs --prefill-replicas: without them nothing is transferred", field="--transfer")
-    for name, engine in _OF_ENGINE.items():
-        if name in given and settings.scheduler != engine:
-            message = f"is an option of {engine}: {settings.scheduler} has none"
-            raise SpecError(message, field="--" + name.replace("_", "-"), value=getattr(settings, name))
-    if settings.order == "lpm" and not (settings.scheduler == "sglang" and settings.prefix_caching):
-        raise SpecError("needs --engine sglang with prefix caching", field="--order", value="lpm")
+    if (foreign := settings.foreign(given)) is not None:
+        name, engine = foreign
+        message = f"is an option of {engine}: {settings.scheduler} has none"
+        raise SpecError(message, field="--" + name.replace("_", "-"), value=getattr(settings, name))
+    if settings.order == "lpm" and not settings.prefix_caching:
+        raise SpecError("needs prefix caching, which is off", field="--order", value="lpm")
     prompts = settings.prefill_replicas
     if "routing" not in given:
         return

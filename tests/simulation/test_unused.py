@@ -84,7 +84,7 @@ URGENT, IMAGES = (PLAIN.model_copy(update=one) for one in ({"urgent": 0.2}, {"im
         ("vllm", {"image_seconds": 0.06}, PLAIN, "--image-time"),
         ("vllm", {}, URGENT, "--urgent"),
         ("vllm", {"order": "priority"}, PLAIN, "--order"),
-        ("vllm", {"order": "lpm"}, PLAIN, "--order"),
+        ("vllm", {"order": "lpm", "prefix_caching": True}, PLAIN, "--order"),
         ("sglang", {"order": "lpm", "prefix_caching": False}, PLAIN, "--order"),
         ("vllm", {"host_link": LINK}, PLAIN, "--host-bandwidth"),
         ("vllm", {"link": LINK}, PLAIN, "--transfer"),

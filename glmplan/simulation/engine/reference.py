@@ -413,7 +413,7 @@ class SteppingEngine:
             self._admit(left, 1 << 60)
 
     def _few_slots(self) -> bool:
-        """Return True if prompts wait for further free slots beside running requests (SGLang)."""
+        """Return True if prompts wait for further free slots (SGLang)."""
         most = self.settings.running_limit
         free = most - self.late_places - len(self.running)
         return bool(self.running) and not self.work and free < min(self.settings.min_free_slots, most)

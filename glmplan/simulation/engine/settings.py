@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +38,9 @@ _ROUTINGS = (
     "waiting-penalty",
 )
 _ORDERS = ("fcfs", "lpm", "priority")
+#: settings and orders that one scheduler alone reads
+_OWNERS = {"prefill_max_requests": "sglang", "schedule_conservativeness": "sglang", "lpm": "sglang",
+           "reserve_full_isl": "vllm"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +385,14 @@ class EngineSettings:
                 raise SpecError(f"is not known to {self.scheduler}", field=name, value=getattr(self, name))
             if value and self.prefill_replicas:
                 raise SpecError("is not simulated with prefill replicas", field=name, value=getattr(self, name))
+
+    def foreign(self, given: Collection[str]) -> tuple[str, str] | None:
+        """Return a given setting that another engine reads, and that engine."""
+        for name in given:
+            owner = _OWNERS.get(name if name != "order" else self.order)
+            if owner is not None and owner != self.scheduler:
+                return name, owner
+        return None
 
     @property
     def running_limit(self) -> int:
