@@ -74,7 +74,9 @@ for number in range(120):
         more["patience"] = 0.5
     if draw.random() < 0.3:
         more["images"] = 0.4
-    traffic = parse_traffic(kind, input=300, output=100, input_cv=0.8, output_cv=0.8, **more)
+    if not kind.startswith("trace"):
+        more |= {"input": 300, "input_cv": 0.8, "output_cv": 0.8}
+    traffic = parse_traffic(kind, output=100, **more)
     pool = KvPool(draw.choice([2500, 9000, 200_000]), draw.choice([1, 16, 64]), bytes_per_token=1e5)
     service = Service(table, pool, scheduler_settings(scheduler, **changes), front_end=draw.choice([0.0, 0.02]))
     rejected = {}
