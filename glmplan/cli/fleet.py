@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import typer
+
 from glmplan.cli.screen import Form, say
 from glmplan.cli.service import SchedulerOptions, ServiceOptions, TargetOptions, described_services
 from glmplan.errors import SpecError
@@ -31,6 +34,10 @@ _DURATION = 600.0
 _SERVICES = 10
 #: judged requests of each service at each rate, and those before them [-]
 _JUDGED, _BEFORE = 1500, 200
+#: metrics of a tenant whose range is stated
+_RANGED = ("ttft_p95_ms", "tpot_p95_ms", "e2e_p95_ms", "goodput_share")
+#: lower and upper end of metrics by tenant
+Ranges = dict[str, dict[str, tuple[float, float]]]
 #: options of a group that `ServiceOptions` holds itself
 _SERVICE = ("kv_tokens", "block_size", "kv_bytes", "step_time", "transfer", "kv_tiers", "image_time", "experts_apart")
 
@@ -52,9 +59,15 @@ class FleetCase:
         from glmplan.simulation.traffic.spec import parse_traffic
 
         self.spec: FleetSpec = read_fleet(path)
-        self.kinds: list[Traffic] = [parse_traffic(one.traffic, **one.shape) for one in self.spec.tenant]
-        slos = [one.slo or slo or self.spec.slo for one in self.spec.tenant]
-        self.targets: list[tuple[Target, ...]] = [parse_slo(one) if one else () for one in slos]
+        self.kinds: list[Traffic] = []
+        self.targets: list[tuple[Target, ...]] = []
+        for one in self.spec.tenant:
+            try:
+                self.kinds.append(parse_traffic(one.traffic, **one.shape))
+                own = one.slo or slo or self.spec.slo
+                self.targets.append(parse_slo(own) if own else ())
+            except SpecError as error:
+                raise SpecError(f"tenant {one.name}: {error}", file=path) from None
         self.described: list[Described] = [self._described(group) for group in self.spec.group]
 
     @property
@@ -81,13 +94,22 @@ class FleetCase:
         rules = {one.name: told.pop(one.name) for one in fields(SchedulerOptions) if one.name in told}
         unknown = [name for name in told if name not in PlanRequest.model_fields]
         if unknown:
-            raise SpecError("is not an option", field=f"group {group.name}", value=unknown[0].replace("_", "-"))
+            known = (*PlanRequest.model_fields, *_SERVICE, *(one.name for one in fields(SchedulerOptions)))
+            choices = [name.replace("_", "-") for name in known]
+            name = unknown[0].replace("_", "-")
+            raise SpecError("is not an option", field=f"group {group.name}", value=name, choices=choices)
+        if "routing" in rules:
+            raise SpecError("is of the gateway: write it under [router]", field=f"group {group.name}: routing")
         own = "step_time" in service
-        served = [
-            kind for kind, one in zip(self.kinds, self.spec.tenant, strict=True) if one.model in ("", group.model)
-        ]
-        kind = served[0] if served else self.kinds[0]
-        shape = kind.model_dump(include={"input", "output", "jitter", "input_cv", "output_cv", "lengths"})
+        tenants = [one for one in zip(self.kinds, self.spec.tenant, strict=True) if one[1].model in ("", group.model)]
+        kind = tenants[0][0] if tenants else self.kinds[0]
+        drawn = {"input", "output", "jitter", "input_cv", "output_cv"} if not kind.lengths else {"lengths"}
+        shape: dict[str, Any] = kind.model_dump(include=drawn)
+        # of any tenant: options of the group that need images or priorities have an effect then
+        shape["images"] = max((one.images for one, _ in tenants), default=0.0)
+        if rules.get("order") == "priority":
+            several = len({tenant.priority for _, tenant in tenants}) > 1
+            shape["urgent"] = max((one.urgent for one, _ in tenants), default=0.0) or several / 2
         target = TargetOptions(model=None if own else group.model or None, on=None if own else group.on)
         options = ServiceOptions(deployment=told, scheduler=SchedulerOptions(**rules), **service)
         try:
@@ -96,11 +118,54 @@ class FleetCase:
             raise SpecError(f"group {group.name}: {error}") from None
         return described
 
-    def run(self, options: FleetOptions, spec: FleetSpec | None = None) -> FleetResult:
-        """Simulate the fleet, or a changed one with the same services."""
+    def run(self, options: FleetOptions) -> FleetResult:
+        """Simulate the fleet; Ctrl-C ends it early."""
         from glmplan.simulation.fleets.run import simulate_fleet
 
-        return simulate_fleet(spec or self.spec, self.services, self.kinds, self.targets, options)
+        return simulate_fleet(self.spec, self.services, self.kinds, self.targets, options)
+
+    def whole(
+        self, options: FleetOptions, *, spec: FleetSpec | None = None, services: Sequence[Service] | None = None,
+        kinds: Sequence[Traffic] | None = None,
+    ) -> FleetResult:  # fmt: skip
+        """Simulate a changed fleet; part of a run is no answer."""
+        from glmplan.simulation.fleets.run import simulate_fleet
+
+        services, kinds = services or self.services, kinds or self.kinds
+        found = simulate_fleet(spec or self.spec, services, kinds, self.targets, options)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found
+
+    def in_flight(self, result: FleetResult) -> list[float | None]:
+        """Return running requests of a replica by group, in powers of two."""
+        from glmplan.planner.service import concurrency_class
+
+        running = [group["batch_mean"] * group["utilisation"] for group in result.groups.values()]
+        return [
+            None if one.by_users is None else concurrency_class(number * one.service.settings.replicas)
+            for number, one in zip(running, self.described, strict=True)
+        ]
+
+    def at(self, share: float, users: Sequence[float | None]) -> list[Service]:
+        """Return one replica of each group at a quantile of its step time."""
+        steps = [one.quantiles(share, there)[0] for one, there in zip(self.described, users, strict=True)]
+        return [one.scaled(step) for one, step in zip(self.services, steps, strict=True)]
+
+    def ranges(self, result: FleetResult, options: FleetOptions) -> Ranges:
+        """Return 90 % ranges of tenants over predicted step times."""
+        if all(one.low == one.high for one in self.described):
+            return {}
+        users = self.in_flight(result)
+        ends = [self.whole(options, services=self.at(share, users)) for share in (0.05, 0.95)]
+        found: Ranges = {}
+        for name, middle in result.tenants.items():
+            every = [middle, *(one.tenants[name] for one in ends)]
+            columns = {metric: [one.get(metric, math.nan) for one in every] for metric in _RANGED}
+            found[name] = {
+                metric: (min(values), max(values)) for metric, values in columns.items() if np.isfinite(values).all()
+            }
+        return found
 
     def fixed(self, result: FleetResult, options: FleetOptions) -> dict[str, FleetResult]:
         """Run the same traffic on fleets of the mean size and of the peak size."""
@@ -111,7 +176,7 @@ class FleetCase:
             if sizes and sizes not in seen:
                 seen.append(sizes)
                 text = ", ".join(f"{name} {count}" for name, count in sizes.items())
-                found[f"fixed at the {label} ({text})"] = self.run(options, self.spec.fixed_at(sizes))
+                found[f"fixed at the {label} ({text})"] = self.whole(options, spec=self.spec.fixed_at(sizes))
         return found
 
 
@@ -126,16 +191,17 @@ def read_case(path: Path, slo: str | None, requests: int | None) -> tuple[FleetC
     return case, size
 
 
-def show_fleet(case: FleetCase, result: FleetResult, fixed: dict[str, FleetResult], form: Form) -> None:
+def show_fleet(case: FleetCase, result: FleetResult, fixed: dict[str, FleetResult], ranges: Ranges, form: Form) -> None:
     """Print the result of a fleet."""
     from glmplan.present.fleet_text import fleet_csv, fleet_record, fleet_text
 
     if form is Form.json:
-        say(json.dumps(fleet_record(result, case.slos, case.bases, fixed=fixed), indent=2))
+        say(json.dumps(fleet_record(result, case.slos, case.bases, fixed=fixed, ranges=ranges), indent=2))
     elif form is Form.csv:
         say(fleet_csv(result), end="")
     else:
-        say(fleet_text(result, case.slos, case.bases, fixed=fixed, markdown=form is Form.md), end="")
+        markdown = form is Form.md
+        say(fleet_text(result, case.slos, case.bases, fixed=fixed, ranges=ranges, markdown=markdown), end="")
 
 
 def sweep_service(
@@ -148,14 +214,17 @@ def sweep_service(
     from glmplan.simulation.simulate import SimulationOptions, simulate
 
     def summary(service: Service, rate: float, which: int = 0) -> dict[str, float]:
-        return simulate(
+        outcome = simulate(
             service,
             traffic.at_load(rate),
             requests=_BEFORE + _JUDGED,
             warmup=_BEFORE,
             seed=stream_seed(seed, which),
             options=SimulationOptions(targets=targets),
-        ).summary
+        )
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return outcome.summary
 
     @cache
     def users(rate: float) -> float | None:
@@ -173,9 +242,8 @@ def sweep_service(
 
 def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], seed: int) -> GoodputCurve:
     """Return goodput over the total rate of all tenants with equal shares."""
-    from glmplan.planner.service import concurrency_class
     from glmplan.prediction.distribution import middles
-    from glmplan.simulation.fleets.run import FleetOptions, simulate_fleet
+    from glmplan.simulation.fleets.run import FleetOptions
     from glmplan.simulation.goodput import goodput_curve
     from glmplan.simulation.seeds import stream_seed
 
@@ -185,25 +253,17 @@ def sweep_rates(case: FleetCase, rates: Sequence[float], size: dict[str, Any], s
 
     def fleet(services: Sequence[Service], rate: float, which: int = 0) -> FleetResult:
         kinds = [kind.at_load((kind.rate or 0.0) * rate / total) for kind in case.kinds]
-        options = FleetOptions(**size, seed=stream_seed(seed, which))
-        return simulate_fleet(case.spec, services, kinds, case.targets, options)
+        return case.whole(FleetOptions(**size, seed=stream_seed(seed, which)), services=services, kinds=kinds)
 
     @cache
     def users(rate: float) -> list[float | None]:
         """Return the requests that run on a replica of each group."""
         if all(one.by_users is None for one in case.described):
             return [None] * len(case.described)
-        groups = fleet(case.services, rate).groups.values()
-        running = [group["batch_mean"] * group["utilisation"] for group in groups]
-        return [
-            concurrency_class(number * one.settings.replicas)
-            for number, one in zip(running, case.services, strict=True)
-        ]
+        return case.in_flight(fleet(case.services, rate))
 
     def run(rate: float, share: float, which: int) -> tuple[float, float, bool]:
-        steps = [one.quantiles(share, there)[0] for one, there in zip(case.described, users(rate), strict=True)]
-        services = [one.scaled(step) for one, step in zip(case.services, steps, strict=True)]
-        found = fleet(services, rate, which)
+        found = fleet(case.at(share, users(rate)), rate, which)
         met = all(found.tenants[name][one.name] <= one.bound * 1000 for name, slo in case.slos.items() for one in slo)
         good = found.summary.get("goodput_requests_per_s", 0.0), found.summary.get("slo_attainment", 0.0)
         return good[0], good[1], met
@@ -224,3 +284,6 @@ def show_goodput(curve: GoodputCurve, form: Form, plot: Path | None, title: str)
         Form.csv: lambda: goodput_csv(curve),
     }
     say(shown.get(form, lambda: goodput_text(curve, markdown=form is Form.md))(), end="")
+    if curve.interrupted:
+        say("interrupted: these are the rates that had been simulated", err=True)
+        raise typer.Exit(130)

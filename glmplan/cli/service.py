@@ -9,6 +9,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.errors import SpecError
+from glmplan.request.option import spelled
 
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
@@ -59,6 +60,14 @@ Watermark = Annotated[
 ]
 PrefillDecodeInterval = Annotated[
     int | None, typer.Option(min=0, help="Decode steps between two prefill steps (SGLang).")
+]
+MinFreeSlots = Annotated[
+    int | None,
+    typer.Option(
+        "--min-free-slots-delay",
+        min=0,
+        help="Slots that are free before prompts begin beside running requests (SGLang).",
+    ),
 ]
 PrefillScheduleInterval = Annotated[
     int | None, typer.Option(min=1, help="Steps from one with prompt tokens to the next (vLLM).")
@@ -123,6 +132,7 @@ class SchedulerOptions:
     max_num_active_seqs: ActiveSeqs = None
     watermark: Watermark = None
     prefill_decode_interval: PrefillDecodeInterval = None
+    min_free_slots: MinFreeSlots = None
     prefill_schedule_interval: PrefillScheduleInterval = None
     encoder_cards: EncoderCards = None
     routing: Routing = None
@@ -151,6 +161,8 @@ _SCHEDULER = "vllm"
 _SCHEDULED = ("host_tokens", "replicas")
 #: launch settings that affect both steps and memory
 _STEPS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+#: options of a plan that a service with a measured step time has; `probability` is of the search for a load
+_MEASURED = (*_STEPS, *_SCHEDULED, "engine", "dp", "pp", "mtp", "acceptance", "host_bandwidth", "probability")
 _STEP_PARTS = {
     "base": "base",
     "request": "per_request",
@@ -202,13 +214,40 @@ def described_services(
     The first spec decides the plan. With `usual` its number is a default, and the plan is that of the usual concurrency
     of the machine. Lengths that a spec leaves open are those of the question. The layout is chosen for `slo`.
     """
-    from glmplan.simulation.engine.settings import TransferLink
     from glmplan.simulation.traffic.spec import parse_traffic
+    from glmplan.simulation.unused import check_used
     from glmplan.units import parse_quantity
 
     kinds = [parse_traffic(spec, **shape) for spec in specs]
-    scheduler = o.given(options.scheduler)
     deployment = dict(options.deployment)
+    scheduler = _scheduler(options, deployment)
+    per_token = None
+    if options.kv_bytes is not None:
+        per_token = parse_quantity(options.kv_bytes, "bytes", field="--kv-bytes-per-token")
+    if options.step_time is not None:
+        found = _with_own_step_time(options, scheduler, per_token)
+        check_used(found.service.settings, kinds[0], scheduler)
+    else:
+        if target.model is None or target.on is None:
+            missing = "MODEL" if target.model is None else "--on"
+            raise SpecError("is needed unless --step-time gives the step time", field=missing)
+        how = {"usual": usual, "slo": slo}
+        found, kinds = _predicted(target.model, target.on, (options, deployment), scheduler, kinds, how)
+    if per_token is not None:
+        settings, pool = found.service.settings, replace(found.service.pool, bytes_per_token=per_token)
+        if not (settings.prefill_replicas or settings.host_tokens):
+            message = "has no effect without --prefill-replicas or --host-tokens: nothing is transferred"
+            raise SpecError(message, field="--kv-bytes-per-token", value=options.kv_bytes)
+        found = replace(found, service=replace(found.service, pool=pool))
+    return found, kinds
+
+
+def _scheduler(options: ServiceOptions, deployment: dict[str, Any]) -> dict[str, Any]:
+    """Return the given scheduler settings, taken out of `deployment`."""
+    from glmplan.simulation.engine.settings import TransferLink
+    from glmplan.units import parse_quantity
+
+    scheduler = o.given(options.scheduler)
     scheduler |= {name: deployment.pop(name) for name in _SCHEDULED if name in deployment}
     host_bandwidth = deployment.pop("host_bandwidth", None)
     if options.transfer is not None:
@@ -221,31 +260,13 @@ def described_services(
         scheduler["tiers"] = options.kv_tiers
     if options.image_time is not None:
         scheduler["image_seconds"] = parse_quantity(options.image_time, "seconds", field="--image-time")
-    elif any(kind.images for kind in kinds):
-        raise SpecError("is needed with --images, as in '60 ms'", field="--image-time")
     if host_bandwidth is not None:
         given = host_bandwidth  # a text from a fleet file
         given = parse_quantity(given, "bytes per second", field="--host-bandwidth") if isinstance(given, str) else given
         scheduler["host_link"] = TransferLink(given)
     elif scheduler.get("host_tokens") and options.step_time is not None:
         raise SpecError("is needed with --host-tokens and --step-time, as in '50 GB/s'", field="--host-bandwidth")
-    per_token = (
-        parse_quantity(options.kv_bytes, "bytes", field="--kv-bytes-per-token")
-        if options.kv_bytes is not None
-        else None
-    )
-    if options.step_time is not None:
-        return _with_own_step_time(options, scheduler, per_token), kinds
-    if target.model is None or target.on is None:
-        missing = "MODEL" if target.model is None else "--on"
-        raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    found, kinds = _predicted(
-        target.model, target.on, (options, deployment), scheduler, kinds, {"usual": usual, "slo": slo}
-    )
-    if per_token is not None:
-        service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
-        found = replace(found, service=service)
-    return found, kinds
+    return scheduler
 
 
 def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
@@ -260,6 +281,10 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
     told = options.deployment
     if "disaggregated" in told:
         raise SpecError("needs a plan: say --replicas and --prefill-replicas", field="--disaggregated with --step-time")
+    for name, value in told.items():
+        if name not in _MEASURED and value is not None:
+            message = "has no effect with --step-time, which is measured with it: leave it out"
+            raise SpecError(message, field=spelled(name), value=value)
     if options.kv_tokens is None:
         raise SpecError("is needed with --step-time", field="--kv-tokens")
     engine = told.get("engine")
@@ -290,6 +315,8 @@ def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
     from glmplan.simulation.traffic.drafting import Acceptance
 
     if not drafted:
+        if mean is not None:
+            raise SpecError("needs --mtp with the number of draft tokens", field="--acceptance", value=mean)
         return None
     if mean is None:
         raise SpecError("is needed with --mtp and --step-time", field="--acceptance")

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from glmplan.cli import options as o
 from glmplan.cli.screen import Form, console, say
 from glmplan.cli.service import ServiceOptions, TargetOptions, described_services
 from glmplan.errors import SpecError
+from glmplan.request.option import spelled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +82,8 @@ def command(
     from glmplan.simulation.traffic.slo import parse_slo
 
     _check_files(run)
+    told = {"MODEL": target.model, "--on": target.on, "--traffic": traffic}
+    _check_used(run, told | {spelled(name): value for name, value in (shape | o.given(service)).items()})
     if run.fleet is not None:
         _fleet(run.fleet, run, slo)
         return
@@ -125,6 +128,25 @@ def command(
         say(f"note: {start}: safe and size judge those after the first {begin:,} (--requests)", err=True)
 
 
+def _check_used(run: RunOptions, service: dict[str, Any]) -> None:
+    """Raise for an option that --fleet or --sweep-rate leaves without effect.
+
+    `service`: Options of service and traffic, which the file of a fleet has.
+    """
+    size = {"--warmup": run.warmup, "--replications": run.replications if run.replications > 1 else None}
+    files = {"--records": run.records, "--timeline": run.timeline}
+    unused: dict[str, dict[str, Any]] = {}
+    if run.fleet is not None:
+        unused["--fleet"] = service | size
+    if run.sweep_rate is not None:
+        unused["--sweep-rate"] = size | files | ({"--requests": run.requests} if run.fleet is None else {})
+    for option, names in unused.items():
+        for name, value in names.items():
+            if value is not None:
+                where = ": write it into the file" if option == "--fleet" and name in service else ""
+                raise SpecError(f"has no effect with {option}{where}", field=name, value=value)
+
+
 def _check_files(run: RunOptions) -> None:
     """Raise if a file that is to be written has a wrong name."""
     if run.plot is not None:
@@ -137,12 +159,13 @@ def _check_files(run: RunOptions) -> None:
         check_timeline(run.timeline)
 
 
-def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None) -> None:
-    """Write the phases of requests, if asked for."""
+def _write_timeline(columns: dict[str, np.ndarray] | None, path: Path | None, replicas: tuple[str, ...] = ()) -> None:
+    """Write the phases of requests, if asked for; name `replicas` if given."""
     if path is not None and columns is not None:
         from glmplan.present.perfetto import write_timeline
 
-        write_timeline(columns, path)
+        if left := write_timeline(columns, path, replicas):
+            say(f"note: {path} has the first requests that finished, {left:,} further ones are left out", err=True)
 
 
 def _sweep(described: Described, arriving: Traffic, run: RunOptions, slo: str | None, title: str) -> None:
@@ -176,14 +199,25 @@ def _fleet(path: Path, run: RunOptions, slo: str | None) -> None:
         return
     keep = run.plot is not None or run.timeline is not None
     records = str(run.records) if run.records is not None else None
-    result = case.run(FleetOptions(**size, seed=run.seed, records=records, keep=keep))
-    fixed = case.fixed(result, FleetOptions(**size, seed=run.seed)) if run.ranges else {}
+    again = FleetOptions(**size, seed=run.seed)
+    result, fixed, ranges = case.run(replace(again, records=records, keep=keep)), {}, {}
+    interrupted = result.interrupted
+    if run.ranges and not interrupted:
+        try:
+            fixed, ranges = case.fixed(result, again), case.ranges(result, again)
+        except KeyboardInterrupt:
+            interrupted = True
     if run.plot is not None:
         from glmplan.present.fleet_charts import fleet_charts
 
-        fleet_charts(result, run.plot, title=path.stem)
-    _write_timeline(result.requests, run.timeline)
-    show_fleet(case, result, fixed, run.form)
+        begun = {group.name: group.replicas for group in case.spec.group}
+        fleet_charts(result, run.plot, title=path.stem, begun=begun)
+    _write_timeline(result.requests, run.timeline, result.replicas)
+    show_fleet(case, result, fixed, ranges, run.form)
+    if interrupted:
+        what = "these are the requests that had finished" if result.interrupted else "without ranges and fixed sizes"
+        say(f"interrupted: {what}", err=True)
+        raise typer.Exit(130)
 
 
 def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:

@@ -25,7 +25,7 @@ from glmplan.planner.formats import best_format
 from glmplan.planner.make_plan import FitAnswer, fit_answer
 from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
-from glmplan.planner.service import Described, chosen, inputs_of, kept_of, safe_of, service_of
+from glmplan.planner.service import Described, check_images, chosen, inputs_of, kept_of, safe_of, service_of
 from glmplan.planner.traffic_search import read_traffic, traffic_of
 from glmplan.planner.users import solve, usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
@@ -440,6 +440,7 @@ def _described(
             if name not in Arrivals.__annotations__:
                 raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
         traffic = traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
+    check_images(planned.asked.model, traffic)
     holding, found = _known(planned)
     known = tuple(field.name for field in fields(EngineSettings))
     if settings is not None and not isinstance(settings, Mapping):

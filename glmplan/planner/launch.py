@@ -312,6 +312,9 @@ def _trtllm_options(asked: Asked, holding: Holding) -> list[str]:
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
+    # without it a prompt above max_num_tokens is refused (llmapi/llm.py: _check_arguments)
+    budget = asked.defaults.budget_of(terms.dp) // terms.dp
+    extra += ["enable_chunked_prefill: true"] * (asked.defaults.whole_prompts and asked.input_tokens > budget)
     if terms.mtp and asked.model.mtp is not None:
         extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
     return extra

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
+from glmplan.catalog.engines.defaults import block_tokens, engine_defaults, free_slots
+from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import mixers_of
-from glmplan.errors import DoesNotFit, SpecError, UnknownFact
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact, nearest
 from glmplan.planner.capacity import MAY_START, Holding
 from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
@@ -54,15 +55,18 @@ from glmplan.simulation.simulate import Service
 from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
+from glmplan.simulation.unused import check_used
 from glmplan.units import Ratio, TokenCount
 
 if TYPE_CHECKING:
+    from glmplan.catalog.schema.model import ModelSpec
     from glmplan.planner.capacity import Holding
     from glmplan.planner.question import Asked
     from glmplan.simulation.traffic.slo import Target
 
 __all__ = [
     "Described",
+    "check_images",
     "chosen",
     "concurrency_class",
     "inputs_of",
@@ -242,7 +246,10 @@ def service_of(
     budget = changes.get("max_num_batched_tokens")
     if budget is not None and "max_num_seqs" not in changes:
         changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
+    if not settings.chunked_prefill and _may_exceed(traffic, settings.max_num_batched_tokens):
+        settings = replace(settings, chunked_prefill=True)  # as the launch command does: the server would refuse them
     settings = replace(settings, **changes)
+    check_used(settings, traffic, changes)
     if kv_tokens is not None or block_size is not None:
         pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=block_size or pool.block_size)
     longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
@@ -275,6 +282,12 @@ def service_of(
         tails=(inputs.tail or NORMAL, inputs.first_tail or NORMAL),
         by_users=inputs.by_users,
     )
+
+
+def _may_exceed(traffic: Traffic, budget: TokenCount) -> bool:
+    """Return True if a prompt with its answer may exceed a step."""
+    drawn = traffic.kind in ("sessions", "trace") or traffic.lengths or traffic.input_cv or traffic.output_cv
+    return bool(drawn) or traffic.input + traffic.output > budget
 
 
 def serving_inputs(question: PlanRequest | Asked) -> ServingInputs:
@@ -340,10 +353,12 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     pool = sent.tokens / (servers * ranks)
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, slots_of(asked, best) // ranks
+    most = max(min(places, budget // (1 + drafted), int(pool)), 1)
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,
-        max_num_seqs=max(min(places, budget // (1 + drafted), int(pool)), 1),
+        max_num_seqs=most,
+        chunked_prefill=not defaults.whole_prompts,
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
         replicas=ranks * terms.replicas,
@@ -354,6 +369,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         prefix_caching=_reuses(asked),
         async_scheduling=deployment.defaults.ahead,
         reserve_full_isl=defaults.whole_prompt,
+        min_free_slots=0 if terms.prefill or not drafted else _free_slots(asked, most),
         schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )
     low, high = not_together(asked, deployment, load, "decode", (figure.low / figure.value, figure.high / figure.value))
@@ -384,6 +400,12 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         basis=f"{asked.checkpoint.name}, {best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; "
         f"{apart_basis(asked, found.basis)}",
     )
+
+
+def _free_slots(asked: Asked, slots: int) -> int:
+    """Return the free slots that prompts wait for with the draft head."""
+    head = asked.model.draft_head
+    return free_slots(asked.engine, head.method if head else "", slots, version=asked.engine_version)
 
 
 def with_experts_apart(inputs: ServingInputs, deployment: Deployment, cards: int, rate: float) -> ServingInputs:
@@ -447,6 +469,15 @@ def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[...,
         )
 
     return alone
+
+
+def check_images(model: ModelSpec, traffic: Traffic) -> None:
+    """Refuse traffic with images for a model that reads text only."""
+    if traffic.images and not model.takes_images:
+        others = [name for name in model_names() if load_model(name).takes_images]
+        message = f"needs a model that takes images: {model.name} has no vision tower"
+        choices = nearest(model.name, others, 3, alike=0.0)
+        raise SpecError(message, field="--images", value=traffic.images, choices=choices)
 
 
 #: start value of a search, by kind of traffic

@@ -242,9 +242,13 @@ def read_traffic(spec: str, *, input: object = None, output: object = None, **fi
     """
     lengths = {"input": input, "output": output}
     whole = {name: whole_number(one, f"--{name}") for name, one in lengths.items() if one is not None}
+    from glmplan.simulation.engine.settings import EngineSettings
     from glmplan.simulation.traffic.spec import parse_traffic
+    from glmplan.simulation.unused import check_used
 
-    return parse_traffic(spec, **whole, **fields)
+    found = parse_traffic(spec, **whole, **fields)
+    check_used(EngineSettings(), found)  # without options of scheduler and encoders
+    return found
 
 
 def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
@@ -325,9 +329,10 @@ def described_under(
     (2048, True)
     """
     from glmplan.planner.moved_search import with_moved_experts
-    from glmplan.planner.service import chosen, inputs_of, service_of, with_experts_apart
+    from glmplan.planner.service import check_images, chosen, inputs_of, service_of, with_experts_apart
 
     asked = best_format(words, lambda one: asked_under(one, kinds[0]))
+    check_images(asked.model, kinds[0])
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]

@@ -17,6 +17,11 @@ __all__ = ["fleet_csv", "fleet_record", "fleet_text", "goodput_csv", "goodput_re
 
 #: events that a text shows
 _SHOWN = 12
+#: metrics with a range → title
+_RANGED = {
+    "ttft_p95_ms": "TTFT p95 [ms]", "tpot_p95_ms": "TPOT p95 [ms]", "e2e_p95_ms": "E2E p95 [ms]",
+    "goodput_share": "in SLO",
+}  # fmt: skip
 
 
 def _number(value: float, form: str = ",.1f") -> str:
@@ -39,6 +44,7 @@ def fleet_text(
     bases: Mapping[str, str],
     *,
     fixed: Mapping[str, FleetResult] | None = None,
+    ranges: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
     markdown: bool = False,
 ) -> str:
     """Return the result of a fleet as lines of text.
@@ -46,8 +52,42 @@ def fleet_text(
     - `targets`: SLO of each tenant.
     - `bases`: Evidence of the step time of each group.
     - `fixed`: The same traffic on fleets of fixed size, by their description.
+    - `ranges`: 90 % ranges of metrics over the step time, by tenant.
     """
+    lines = _tenants(result, targets, markdown)
+    if ranges:
+        lines += ["", "90 % of the interval of the step time lie between:", *_ranges(ranges, markdown)]
+    lines += ["", *_groups(result, markdown), "", *_summary_lines(result)]
+    if fixed:
+        lines += ["", *_beside(result, fixed, markdown)]
+    shown = [change for change in result.changes if change.what != "start"]
+    if shown:
+        lines.append("")
+        lines += [
+            f"{change.at:10,.1f} s  {change.group}: {change.what}, {change.ready} ready, {change.starting} starting"
+            for change in shown[:_SHOWN]
+        ]
+        if len(shown) > _SHOWN:
+            lines.append(f"and {len(shown) - _SHOWN} more events (--format json)")
+    lines += [f"step time of {name}: {basis}" for name, basis in bases.items() if basis]
+    return "\n".join(lines) + "\n"
+
+
+def _ranges(ranges: Mapping[str, Mapping[str, tuple[float, float]]], markdown: bool) -> list[str]:
+    """Return a row of ranges for each tenant."""
+    forms = {name: ",.1f" for name in _RANGED} | {"goodput_share": ".1%"}
+    rows = [
+        [tenant, *(" to ".join(_number(end, forms[name]) for end in found[name]) if name in found else "-"
+                   for name in _RANGED)]
+        for tenant, found in ranges.items()
+    ]  # fmt: skip
+    return _table(["tenant", *_RANGED.values()], rows, markdown)
+
+
+def _tenants(result: FleetResult, targets: Mapping[str, tuple[Target, ...]], markdown: bool) -> list[str]:
+    """Return a row for each tenant."""
     heads = ["tenant", "requests", "TTFT p50 [ms]", "p95", "TPOT p50 [ms]", "p95", "E2E p95 [ms]", "in SLO", "SLO"]
+    cached = any(found.get("cached_share", 0.0) > 0 for found in result.tenants.values())
     rows = []
     for name, found in result.tenants.items():
         met = [found[one.name] <= one.bound * 1000 for one in targets[name]]
@@ -58,9 +98,14 @@ def fleet_text(
                 *(_number(found[f"{key}_ms"]) for key in ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95", "e2e_p95")),
                 _number(found.get("goodput_share", math.nan), ".1%"),
                 ("met" if all(met) else "MISSED") if met else "-",
+                *([_number(found.get("cached_share", math.nan), ".0%")] if cached else []),
             ]
         )
-    lines = _table(heads, rows, markdown)
+    return _table([*heads, "cached"] if cached else heads, rows, markdown)
+
+
+def _groups(result: FleetResult, markdown: bool) -> list[str]:
+    """Return a row for each group."""
     heads = ["group", "requests", "replicas", "peak", "starts", "deaths", "busy", "batch", "KV pool", "replica-hours"]
     priced = any("usd" in found for found in result.groups.values())
     rows = [
@@ -77,21 +122,7 @@ def fleet_text(
         ]
         for name, found in result.groups.items()
     ]
-    lines += ["", *_table([*heads, "USD"] if priced else heads, rows, markdown), ""]
-    lines += _summary_lines(result)
-    if fixed:
-        lines += ["", *_beside(result, fixed, markdown)]
-    shown = [change for change in result.changes if change.what != "start"]
-    if shown:
-        lines.append("")
-        lines += [
-            f"{change.at:10,.1f} s  {change.group}: {change.what}, {change.ready} ready, {change.starting} starting"
-            for change in shown[:_SHOWN]
-        ]
-        if len(shown) > _SHOWN:
-            lines.append(f"and {len(shown) - _SHOWN} more events (--form json)")
-    lines += [f"step time of {name}: {basis}" for name, basis in bases.items() if basis]
-    return "\n".join(lines) + "\n"
+    return _table([*heads, "USD"] if priced else heads, rows, markdown)
 
 
 def _summary_lines(result: FleetResult) -> list[str]:
@@ -131,6 +162,7 @@ def fleet_record(
     bases: Mapping[str, str],
     *,
     fixed: Mapping[str, FleetResult] | None = None,
+    ranges: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> dict[str, Any]:
     """Return the result of a fleet for JSON; None stands for no value."""
     content: dict[str, Any] = {
@@ -146,6 +178,8 @@ def fleet_record(
             for one in result.changes
         ],
     }
+    for name, found in (ranges or {}).items():
+        content["tenants"][name]["ranges"] = {metric: list(ends) for metric, ends in found.items()}
     if fixed:
         content["fixed"] = {name: _clean(one.summary) for name, one in fixed.items()}
     return content
@@ -167,11 +201,14 @@ def goodput_text(curve: GoodputCurve, *, markdown: bool = False) -> str:
         for p in curve.points
     ]
     safe = f"{curve.safe:.4g} requests/s" if curve.safe else "below the lowest rate of the sweep"
+    knee = f"{curve.knee:.4g} requests/s; beyond it less than half of further requests meet the SLO"
+    if curve.knee in (0.0, curve.points[-1].rate):
+        knee = "below the lowest rate of the sweep" if not curve.knee else "not below the largest rate of the sweep"
     return "\n".join(
         [
             *_table(heads, rows, markdown),
             "",
-            f"knee: {curve.knee:.4g} requests/s; beyond it less than half of further requests meet the SLO",
+            f"knee: {knee}",
             f"safe at 95 % probability: {safe} (largest swept rate; `glmplan safe` searches between them)",
             "5 % and 95 %: quantiles over the interval of the step time and over arrivals",
             "",

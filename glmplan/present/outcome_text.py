@@ -62,12 +62,16 @@ def outcome_text(
         for name, title in _RANGED.items():
             if name in ranges and math.isfinite(summary.get(name, math.nan)):
                 lines.append(f"  {title:<26}" + "".join(f"{_metric(name, end):>13}" for end in ranges[name]))
+        if any(math.isinf(end) for _, end in ranges.values()):
+            lines.append("no answer: the lower bound of the KV pool holds no request, so none is answered there")
     if basis:
         lines.append(f"step time: {basis}")
     return "\n".join(lines) + "\n"
 
 
 def _metric(name: str, value: float) -> str:
+    if math.isinf(value):
+        return "no answer"
     return f"{value:.0%}" if name.endswith("_share") else f"{value:,.1f}"
 
 

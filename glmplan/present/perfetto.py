@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ def check_timeline(path: str | Path) -> None:
         raise SpecError("must end in .json", field="--timeline", value=str(path))
 
 
-def timeline_events(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def timeline_events(columns: Mapping[str, np.ndarray], replicas: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the phases of requests as trace events, a process per replica.
 
     - `columns`: Columns of finished requests, times in [s].
+    - `replicas`: Names of the replicas, by number.
 
     References
     ----------
@@ -44,10 +45,10 @@ def timeline_events(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     [('b', 'request 7', 500000.0), ('b', 'prefill', 500000.0), ('e', 'prefill', 600000.0)]
     """
     rows = {name: column[:_MOST].tolist() for name, column in columns.items()}
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": replica, "args": {"name": f"replica {replica}"}}
-        for replica in sorted(set(rows["replica"]))
-    ]
+    events: list[dict[str, Any]] = []
+    for replica in sorted(set(rows["replica"])):
+        name = replicas[replica] if replicas else f"replica {replica}"
+        events.append({"ph": "M", "name": "process_name", "pid": replica, "args": {"name": name}})
     for i, number in enumerate(rows["number"]):
         same = {"pid": rows["replica"][i], "tid": 0, "cat": "request", "id": number}
         told = {name: rows[name][i] for name in ("input_tokens", "output_tokens", "cached", "preemptions")}
@@ -64,7 +65,9 @@ def timeline_events(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     return events
 
 
-def write_timeline(columns: Mapping[str, np.ndarray], path: str | Path) -> None:
-    """Write the requests of a simulation as a trace."""
+def write_timeline(columns: Mapping[str, np.ndarray], path: str | Path, replicas: Sequence[str] = ()) -> int:
+    """Write requests as a trace; return the number left out."""
     check_timeline(path)
-    write_atomically(Path(path), json.dumps({"displayTimeUnit": "ms", "traceEvents": timeline_events(columns)}))
+    events = timeline_events(columns, replicas)
+    write_atomically(Path(path), json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
+    return max(len(columns["number"]) - _MOST, 0)

@@ -381,12 +381,12 @@ def _traffic(users: Any, spec: str | None, said: dict[str, Any]) -> Traffic:
     if spec is None and count is None:
         raise SpecError("is needed, or --traffic with a load", field="--users")
     found = parse_traffic(spec or f"closed:{count}", **lengths)
-    if found.kind != "sessions":
-        # the turns of a session have lengths of their own
-        found = parse_traffic(spec or f"closed:{count}", **{"input": DEFAULT_INPUT, "output": DEFAULT_OUTPUT} | lengths)
     if found.kind == "trace":
         raise SpecError("is a trace with a fixed load: size for sessions or a rate", field="--traffic",
                         value=spec)  # fmt: skip
+    if found.kind != "sessions" and not found.lengths:
+        # the turns of a session have lengths of their own
+        found = parse_traffic(spec or f"closed:{count}", **{"input": DEFAULT_INPUT, "output": DEFAULT_OUTPUT} | lengths)
     if count is not None and found.users is None:
         raise SpecError(f"conflicts with --traffic {spec}, which is a rate", field="--users",
                         value=users)  # fmt: skip

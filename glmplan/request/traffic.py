@@ -7,7 +7,9 @@ from glmplan.request.option import Option, OptionRecord
 
 __all__ = ["TrafficSpec"]
 
-_SIMULATED = frozenset({"simulate", "safe", "size"})
+#: commands that also have options of the scheduler and of encoders
+_SCHEDULED = frozenset({"simulate", "safe"})
+_SIMULATED = _SCHEDULED | {"size"}
 _LOADS = _SIMULATED | {"fit", "sweep"}
 _STARTED = frozenset({"simulate", "fit", "sweep"})
 
@@ -67,12 +69,14 @@ class TrafficSpec(OptionRecord):
     ] = None  # fmt: skip
     urgent: Annotated[
         float | None,
-        Option(kind="number", help="Share of requests that go first under --order priority.", commands=_SIMULATED),
-    ] = None
+        Option(kind="number", help="Share of requests that go first under --order priority.", commands=_SCHEDULED,
+               over_http=False),
+    ] = None  # fmt: skip
     images: Annotated[
         float | None,
-        Option(kind="number", help="Mean images of a request; their tokens count in --input.", commands=_SIMULATED),
-    ] = None
+        Option(kind="number", help="Mean images of a request; their tokens count in --input.", commands=_SCHEDULED,
+               over_http=False),
+    ] = None  # fmt: skip
     patience: Annotated[
         float | str | None,
         Option(kind="time", unit="s", help="Time after which clients without a token yet leave, such as '30 s'.",

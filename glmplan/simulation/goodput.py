@@ -56,11 +56,14 @@ class GoodputCurve:
         Largest rate up to which at least half of the further requests meet the SLO, [1/s]
     safe : float
         Largest rate of the sweep up to which the SLO is met with 95 % probability; 0 if at none, [1/s]
+    interrupted : bool, optional
+        True if Ctrl-C ended the sweep before its last rate.
     """
 
     points: tuple[GoodputPoint, ...]
     knee: float
     safe: float
+    interrupted: bool = False
 
 
 def swept_rates(text: str) -> tuple[float, ...]:
@@ -105,9 +108,14 @@ def goodput_curve(
     >>> curve.knee, curve.safe, round(curve.points[2].goodput, 2), round(curve.points[3].kept, 2)
     (12.0, 8.0, 10.0, 0.0)
     """
-    points = []
+    points: list[GoodputPoint] = []
     for rate in rates:
-        found = [run(rate, share, which) for which, share in enumerate(shares)]
+        try:
+            found = [run(rate, share, which) for which, share in enumerate(shares)]
+        except KeyboardInterrupt:
+            if not points:
+                raise
+            return GoodputCurve(tuple(points), _knee(points), _safe(points), interrupted=True)
         goodput, attainment, kept = (np.array(column, dtype=float) for column in zip(*found, strict=True))
         low, middle, high = np.percentile(goodput, (5, 50, 95)).tolist()
         points.append(GoodputPoint(rate, middle, low, high, float(np.median(attainment)), float(kept.mean())))

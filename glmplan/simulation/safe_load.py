@@ -443,7 +443,8 @@ def outcome_range(
     of 19 results are the 5 and 95 % quantile of a statistic if it rises with the speed, or is random alone. A
     percentile never passes a higher one, and no run gives more than arrives. Runs of
     more than 4,000 requests are simulated at the outer two quantiles only, at full length, because a queue that grows
-    depends on the length of the run.
+    depends on the length of the run. At a quantile whose pool holds no request none is answered: its latencies are
+    infinite and its rates 0.
 
     Examples
     --------
@@ -470,7 +471,9 @@ def outcome_range(
         found.append(outcome.summary)
     ranges = {}
     for name, value in summary.items():
-        values = [one.get(name, math.nan) for one in found]
-        if name.endswith(("_ms", "_per_s", *_SHARES)) and np.isfinite([*values, value]).all():
-            ranges[name] = (min(*values, value), max(*values, value))
+        unanswered = math.inf if name.endswith("_ms") else value if name.endswith(_SHARES) else 0.0
+        values = [one.get(name, math.nan) for one in found] + [value]
+        values = [one if math.isfinite(one) else unanswered for one in values]
+        if name.endswith(("_ms", "_per_s", *_SHARES)) and math.isfinite(value):
+            ranges[name] = (min(values), max(values))
     return ranges

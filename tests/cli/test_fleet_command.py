@@ -5,12 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from glmplan.cli import main
+from glmplan.cli.fleet import read_case
+from glmplan.present.fleet_charts import _history
+from glmplan.simulation.fleets.run import FleetOptions
+from glmplan.simulation.goodput import goodput_curve
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs/guide/examples/fleet.toml"
 STEP = "base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us"
@@ -69,6 +78,99 @@ def test_a_fleet_file_gives_tenants_groups_and_events(fleet):
     assert found["groups"]["own"]["usd"] == pytest.approx(2 * found["summary"]["replica_hours"])
     assert len(found["fixed"]) >= 1 and set(found["tenants"]["chat"]["slo_met"]) == {
         "ttft p95 < 1000 ms", "tpot p95 < 40 ms"}  # fmt: skip
+
+
+#: time after which a run counts as hung [s]
+HANGS = 300
+PLANNED = """
+slo = "ttft p95 < 1 s, tpot p95 < 20 ms"
+duration = "60 s"
+[[group]]
+name = "h100"
+model = "llama-3.1-8b"
+on = "1xh100-sxm"
+[[tenant]]
+name = "chat"
+traffic = "poisson:6/s"
+input = 500
+output = 100
+shared_prefix = 200
+"""
+
+
+def test_the_range_of_a_tenant_is_that_of_slower_and_faster_steps(tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text(PLANNED)
+    found = json.loads(glmplan("simulate", "--fleet", str(path), "--format", "json"))["tenants"]["chat"]
+    assert set(found["ranges"]) == {"ttft_p95_ms", "tpot_p95_ms", "e2e_p95_ms", "goodput_share"}
+    for metric, (low, high) in found["ranges"].items():
+        assert low <= found[metric] <= high, metric
+    low, high = found["ranges"]["tpot_p95_ms"]
+    assert low < 0.9 * found["tpot_p95_ms"] and high > 1.1 * found["tpot_p95_ms"]
+    assert found["cached_share"] > 0.2
+    text = glmplan("simulate", "--fleet", str(path))
+    assert "90 % of the interval of the step time" in text and f"{low:,.1f} to {high:,.1f}" in text and "cached" in text
+    plain = json.loads(glmplan("simulate", "--fleet", str(path), "--format", "json", "--no-ranges"))["tenants"]["chat"]
+    assert "ranges" not in plain
+
+
+def test_measured_step_times_have_no_range(fleet):
+    found = json.loads(glmplan("simulate", "--fleet", fleet, "--format", "json"))
+    assert "ranges" not in found["tenants"]["chat"]
+
+
+def test_an_interrupt_keeps_the_requests_that_had_finished(tmp_path):
+    path, records = tmp_path / "fleet.toml", tmp_path / "records.csv"
+    path.write_text(FLEET.replace('duration = "60 s"', 'duration = "900 h"'))
+    code = f"from glmplan.cli import main; main({['simulate', '--fleet', str(path), '--records', str(records)]!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # until enough is written, however busy this machine is
+    deadline = time.monotonic() + HANGS
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(file.stat().st_size > 100_000 for file in tmp_path.glob(".records.csv.*")):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=HANGS)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "interrupted: these are the requests" in err
+    served = re.search(r"^([\d,]+) requests over", out, re.MULTILINE)
+    assert served is not None and int(served[1].replace(",", "")) == len(records.read_text().splitlines()) - 1
+
+
+def test_an_interrupted_sweep_has_the_rates_before():
+    def run(rate: float, share: float, which: int) -> tuple[float, float, bool]:
+        if rate > 2:
+            raise KeyboardInterrupt
+        return rate, 1.0, True
+
+    curve = goodput_curve(run, (1.0, 2.0, 3.0), (0.5,))
+    assert [point.rate for point in curve.points] == [1.0, 2.0] and curve.interrupted
+    with pytest.raises(KeyboardInterrupt):
+        goodput_curve(run, (3.0,), (0.5,))
+
+
+def test_replicas_are_drawn_from_the_start_to_the_end(fleet):
+    case, size = read_case(Path(fleet), None, None)
+    result = case.run(FleetOptions(**size))
+    rows = _history(result, "own", 2, 99.0)
+    assert rows[0] == (0.0, 2, 0) and rows[-1] == (99.0, *rows[-2][1:])
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows) and len(rows) == 2 + len(result.changes)
+
+
+def test_a_timeline_names_groups(fleet, tmp_path):
+    timeline = tmp_path / "t.json"
+    glmplan("simulate", "--fleet", fleet, "--no-ranges", "--timeline", str(timeline))
+    events = json.loads(timeline.read_text())["traceEvents"]
+    assert {"own 0", "own 1"} <= {event["args"]["name"] for event in events if event["ph"] == "M"}
+
+
+def test_a_knee_that_the_sweep_does_not_reach_is_none():
+    words = ("--step-time", STEP, "--kv-tokens", "300000", "--traffic", "poisson:1/s", "--slo", "ttft p95 < 1 s")
+    text = glmplan("simulate", *words, "--sweep-rate", "1,2", "--input", "500", "--output", "20")
+    assert "knee: not below the largest rate of the sweep" in text
 
 
 def test_all_forms_have_the_same_numbers(fleet):
@@ -150,3 +252,33 @@ def test_an_unknown_option_of_a_group_is_refused(tmp_path):
     path.write_text(FLEET.replace("kv-tokens = 300000", "kv-tokens = 300000\ntpp = 2"))
     code, _, err = typed("simulate", "--fleet", str(path))
     assert code != 0 and "tpp" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("kv-tokens = 300000", 'kv-tokens = 300000\nimage-time = "60 ms"'), "--image-time"),
+        (("input = 500", "input = 500\nimages = 0.5"), "--image-time"),
+        (("kv-tokens = 300000", 'kv-tokens = 300000\norder = "priority"'), "--order"),
+        (("kv-tokens = 300000", 'kv-tokens = 300000\nrouting = "least-kv"'), "[router]"),
+        (("kv-tokens = 300000", "kv-tokens = 300000\ntp = 2"), "--tp"),
+        (("input = 500", "input = 500\nturns = 3"), "tenant chat: --traffic: turns"),
+        (("input = 500", "inptu = 500"), "fleet.toml: tenant chat: --traffic: 'inptu' is not a field; nearest: input"),
+        (("poisson:10/s", "posson:10/s"), "fleet.toml: tenant chat: --traffic: 'posson'"),
+        (("ttft p95 < 1 s", "ttft p95 1 s"), "fleet.toml: tenant chat: --slo"),
+        (("kv-tokens = 300000", "kv-tokens = 300000\ntpp = 2"), "nearest: tp"),
+    ],
+)
+def test_options_of_a_file_without_what_they_modify_are_refused(tmp_path, change, message):
+    path = tmp_path / "fleet.toml"
+    path.write_text(FLEET.replace(*change))
+    code, out, err = typed("simulate", "--fleet", str(path))
+    assert code == 2 and not out and message in err
+
+
+def test_options_of_a_group_take_effect_with_a_tenant_that_needs_them(tmp_path):
+    path = tmp_path / "fleet.toml"
+    group = 'kv-tokens = 300000\nimage-time = "60 ms"\norder = "priority"'
+    second = '[[tenant]]\nname = "later"\ntraffic = "poisson:1/s"\npriority = 1\nimages = 0.5'
+    path.write_text(FLEET.replace("kv-tokens = 300000", group) + second)
+    assert "later" in glmplan("simulate", "--fleet", str(path), "--no-ranges")

@@ -93,6 +93,17 @@ def test_one_safe_user_is_said_in_the_singular(glmplan, capsys):
     assert code == 0 and out.startswith("1 user (1 at 80 %, 1 at 50 %): ") and "steps of up to 2 requests" in out
 
 
+_TEXT_ONLY = ["llama-3.1-8b", "--on", "1xh100-sxm"]
+#: options without what they modify, with a measured step time
+_IDLE = (
+    ["--image-time", "60 ms"], ["--encoder-cards", "2"], ["--urgent", "0.2"], ["--order", "priority"],
+    ["--order", "lpm"], ["--kv-tiers", "drive=1000@1 GB/s"], ["--host-bandwidth", "50 GB/s"],
+    ["--transfer", "50 GB/s"], ["--kv-bytes-per-token", "1 kB"], ["--routing", "least-loaded"],
+    ["--prefill-max-requests", "2"], ["--schedule-conservativeness", "0.5"], ["--experts-apart", "8@50 GB/s"],
+    ["--acceptance", "0.7"], ["--tp", "2"], ["--kv", "fp8"], ["--eager"],
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -110,6 +121,32 @@ def test_one_safe_user_is_said_in_the_singular(glmplan, capsys):
         (["simulate", "--traffic", "closed:1", *OWN, "--engine", "vlm"], "nearest: vllm"),
         (["simulate", "--traffic", "closed:1", *OWN, "--mtp", "3"], "--acceptance"),
         (["safe", "--slo", "ttft < 0 s", *OWN], "zero"),
+        *(
+            ([*command, *OWN, *words], words[0])
+            for command in (["simulate", "--traffic", "closed:2"], ["safe", "--slo", "ttft < 1 s"])
+            for words in _IDLE
+        ),
+        (["simulate", *_TEXT_ONLY, "--traffic", "closed:1", "--images", "1", "--image-time", "60 ms"], "llama-4-scout"),
+        (["safe", *_TEXT_ONLY, "--images", "1", "--image-time", "60 ms"], "--images"),
+        (["fit", *_TEXT_ONLY, "--traffic", "poisson:1/s,images=1"], "--images"),
+        (["sweep", "--model", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", "poisson:1/s,urgent=0.3"], "--urgent"),
+        (["size", "--model", "llama-3.1-8b", "--slo", "ttft < 1 s", "--traffic", "poisson:1/s,urgent=0.3"], "--urgent"),
+        (
+            ["simulate", "--fleet", "f.toml", "--traffic", "closed:1"],
+            "--traffic: 'closed:1' has no effect with --fleet",
+        ),
+        (["simulate", "--fleet", "f.toml", "--tp", "2"], "--tp: 2 has no effect with --fleet: write it into the file"),
+        (["simulate", "--fleet", "f.toml", "--warmup", "2"], "--warmup: 2 has no effect with --fleet"),
+        *(
+            (["simulate", "--traffic", "poisson:1/s", "--sweep-rate", "1:2:2", *OWN, name, value], name)
+            for name, value in (
+                ("--requests", "9"),
+                ("--warmup", "2"),
+                ("--replications", "2"),
+                ("--records", "r.csv"),
+                ("--timeline", "t.json"),
+            )
+        ),
         *(
             ([one, *_DRAFTING_OVER_STAGES], "--mtp: 1 speculative decoding does not work over pipeline stages")
             for one in ("simulate", "safe")

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from glmplan.planner import fit_answer
+from glmplan.planner.launch import launch_files
 from glmplan.request.plan import PlanRequest
 
 
@@ -39,6 +40,14 @@ def test_other_engines_have_their_own_words(engine, flags):
     text = command("glm-5.1-fp8", "8xb200-sxm", engine=engine, tp="8", pp="1", dp="1")
     for flag in flags:
         assert flag in text
+
+
+@pytest.mark.parametrize(("tokens", "cut"), [(8192, False), (8193, True)])
+def test_trtllm_cuts_prompts_that_it_would_refuse(tokens, cut):
+    """A server refuses a prompt above its 8,192 tokens of a step unless it may cut it."""
+    answer = fit_answer(PlanRequest("llama-3.1-8b", "1xh100-sxm", engine="trtllm", input=tokens), changes=False)
+    lines = "".join(launch_files(answer.asked, answer.holding).values())
+    assert ("enable_chunked_prefill: true" in lines) is cut
 
 
 def test_llama_server_shares_one_context_between_its_slots():

@@ -24,7 +24,27 @@ from glmplan.request.plan import PlanRequest
 from glmplan.simulation.engine.settings import TransferLink
 from glmplan.simulation.traffic.spec import parse_traffic
 
+
 #: 20 engineers with coding agents: from 60,000 tokens to 120,000 in a session, four tokens read for each written
+@pytest.mark.parametrize(
+    ("engine", "spec", "fields", "splits"),
+    [
+        ("vllm", "closed:2", {"input": 1000, "output": 100}, True),
+        ("trtllm", "closed:2", {"input": 1000, "output": 100}, False),
+        ("trtllm", "poisson:1/s", {"input": 8000, "output": 192, "jitter": 0.2}, False),
+        ("trtllm", "poisson:1/s", {"input": 8000, "output": 193}, True),
+        ("trtllm", "poisson:1/s", {"input": 1000, "output": 100, "input_cv": 0.5}, True),
+        ("trtllm", "sessions:2", {"input": 100, "output": 10}, True),
+    ],
+)
+def test_trtllm_splits_prompts_only_where_one_may_exceed_a_step(engine, spec, fields, splits):
+    """`enable_chunked_prefill` is off, and a prompt above the 8,192 tokens of a step would be refused."""
+    found, _ = described_under(
+        PlanRequest("llama-3.1-8b", "1xh100-sxm", engine=engine), [parse_traffic(spec, **fields)]
+    )
+    assert found.service.settings.chunked_prefill is splits
+
+
 ENGINEERS = parse_traffic("sessions:20", start=60_000, turns=12, input=4000, output=1000)
 
 

@@ -215,7 +215,8 @@ def test_questions_have_the_fields_of_the_library():
     # users stand in the questions that take them; a calibration is a file
     assert said == set(Question.__annotations__) - {"users", "calibration"}
     arriving = set(q.SimulateQuestion.model_fields) - set(q.PlanQuestion.model_fields)
-    assert arriving >= set(Arrivals.__annotations__) - {"input", "output", "lengths", "ramp"}
+    # the service has no scheduler options, without which priorities and images have no effect
+    assert arriving >= set(Arrivals.__annotations__) - {"input", "output", "lengths", "ramp", "urgent", "images"}
     assert set(q.SweepQuestion.model_fields) >= {*STRUCTURE_AXES, *POINT_AXES}
 
 

@@ -62,6 +62,7 @@ for number in range(120):
             changes["prefill_schedule_interval"] = draw.choice([1, 4])
     if scheduler == "sglang":
         changes["prefill_decode_interval"] = draw.choice([0, 3])
+        changes["min_free_slots"] = draw.choice([0, 4])
     if scheduler == "sglang" and changes["prefix_caching"]:
         changes |= {"host_tokens": 3000, "host_link": TransferLink(bandwidth=1e9)}
         tiers = [CacheTier("drive", 9000, TransferLink(1e9)), CacheTier("peers", 0, TransferLink(2e9, 1e-4))]
@@ -73,7 +74,9 @@ for number in range(120):
         more["patience"] = 0.5
     if draw.random() < 0.3:
         more["images"] = 0.4
-    traffic = parse_traffic(kind, input=300, output=100, input_cv=0.8, output_cv=0.8, **more)
+    if not kind.startswith("trace"):
+        more |= {"input": 300, "input_cv": 0.8, "output_cv": 0.8}
+    traffic = parse_traffic(kind, output=100, **more)
     pool = KvPool(draw.choice([2500, 9000, 200_000]), draw.choice([1, 16, 64]), bytes_per_token=1e5)
     service = Service(table, pool, scheduler_settings(scheduler, **changes), front_end=draw.choice([0.0, 0.02]))
     rejected = {}

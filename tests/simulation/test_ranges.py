@@ -93,3 +93,16 @@ def test_a_quantile_of_ttft_is_relative_to_all_its_parts(spec):
     slow = Uncertainty(step=(0.5, 2.0), first=(1 / 3, 3.0)).quantile(service, traffic, 0.95)
     late = simulate(slow, traffic, requests=200, warmup=50).summary["ttft_mean_ms"]
     assert late == pytest.approx(3.0 * plain, rel=0.03)
+
+
+def test_a_lower_bound_of_the_pool_that_holds_no_request_answers_none():
+    """Rows of latencies were left out, so that a plan that may not serve looked like one without a range."""
+    traffic = parse_traffic("closed:2", input=500, output=20)
+    service = Service(TABLE, KvPool(600), EngineSettings(max_num_seqs=64))
+    summary = simulate(service, traffic, requests=20).summary
+    ranges = outcome_range(service, traffic, summary, Uncertainty(step=(0.9, 1.1), pool=(0.8, 1.2)), RunSize(20))
+    for name in ("ttft_mean_ms", "tpot_p95_ms", "e2e_p99_ms"):
+        assert 0 < ranges[name][0] <= summary[name] and ranges[name][1] == math.inf, name
+    assert ranges["output_tokens_per_s"][0] == 0.0
+    held = outcome_range(service, traffic, summary, Uncertainty(step=(0.9, 1.1), pool=(0.9, 1.2)), RunSize(20))
+    assert all(math.isfinite(end) for pair in held.values() for end in pair) and set(held) == set(ranges)

@@ -27,6 +27,7 @@ __all__ = [
     "engine_default",
     "engine_defaults",
     "engine_known",
+    "free_slots",
 ]
 
 #: memory of a data-centre accelerator where none is given [B]
@@ -51,6 +52,8 @@ def engine_known(engine: str) -> bool:
     return engine in engine_names()
 
 
+#: slots below which no prompt waits for further free ones [-]
+_FEW_SLOTS = 8
 #: setting that limits requests while an engine drafts
 _DRAFTING = "max_running_requests_drafting"
 
@@ -104,6 +107,25 @@ def drafting_limit(engine: str) -> int | None:
     """
     found = (entry.value for entry in load_engine(engine).defaults if entry.setting == _DRAFTING)
     return next((int(value) for value in found if isinstance(value, int)), None)
+
+
+def free_slots(engine: str, method: str, slots: int, *, version: str | None = None) -> int:
+    """Return the slots that are free before prompts begin beside requests.
+
+    `method`: Kind of the draft head; empty without. A server of few slots waits for fewer, one of less than eight for
+    none. Source: the default `min_free_slots_dflash` of `hardware_db/engines/sglang.toml`.
+
+    Examples
+    --------
+    >>> [free_slots("sglang", "dflash", slots) for slots in (7, 8, 48)], free_slots("sglang", "eagle3", 48)
+    ([0, 2, 4], 0)
+    """
+    found = (
+        int(entry.value)
+        for entry in load_engine(engine).defaults
+        if entry.setting == f"min_free_slots_{method}" and _holds(entry, version, None, None, 1)
+    )
+    return min(next(found, 0), max(2, (slots + 5) // 6)) if slots >= _FEW_SLOTS else 0
 
 
 @lru_cache(maxsize=256)

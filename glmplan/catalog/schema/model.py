@@ -506,6 +506,15 @@ class ModelSpec(Frozen):
         return tuple(Counter(self.layer_names).items())
 
     @property
+    def takes_images(self) -> bool:
+        """Return True if weights, positions or the note show a vision tower.
+
+        The note names a tower whose weights no source counts.
+        """
+        tower = self.extra_parameters or self.tower_width or self.multimodal_positions
+        return bool(tower) or "vision tower" in (self.extra_note or "")
+
+    @property
     def draft_layers(self) -> tuple[LayerKind, int] | None:
         """Return kind and number of the draft layers, or None.
 

@@ -436,7 +436,7 @@ class SkippingEngine(DecodingBatch):
 
     __slots__ = (
         *("_adopts", "_beside", "_bound", "_budget", "_cap", "_chunked", "_chunks", "_each", "_encoding", "_loading"),
-        *("_most", "_reserves", "_spaced"),
+        *("_least", "_most", "_reserves", "_spaced"),
         *("_keep", "_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
     )
 
@@ -457,6 +457,7 @@ class SkippingEngine(DecodingBatch):
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
         self._chunked, self._reserves = settings.chunked_prefill, self._promises or self._estimate is not None
         self._together = settings.prefill_max_requests or settings.max_num_seqs  # prompts in one step
+        self._least = min(settings.min_free_slots, self._most)  # slots that are free before prompts begin
         self._cap = 1 << 60  # tokens of one new prompt in the planned step
 
     @property
@@ -625,7 +626,11 @@ class SkippingEngine(DecodingBatch):
             return
         room, cache, late, free = 0.0, self.cache, self._late_blocks, self.free
         cap, whole, chunked, estimate = self._cap, self._whole, self._chunked, self._estimate
-        most = min(self._most - self._late_places, len(self._running) + self._together)
+        slots = self._most - self._late_places
+        if slots - busy < self._least and busy and not chunks:
+            self._changed = False  # until a request ends
+            return
+        most = min(slots, len(self._running) + self._together)
         if estimate:
             room = float((free - late) * size)
             room -= self._outstanding(estimate)

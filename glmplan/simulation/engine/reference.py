@@ -409,8 +409,14 @@ class SteppingEngine:
     def _prefill(self, budget: int) -> None:
         """Gather prompt tokens: a started prompt, then waiting requests in order."""
         left = self._go_on(budget)
-        if left is not None:
+        if left is not None and not self._few_slots():
             self._admit(left, 1 << 60)
+
+    def _few_slots(self) -> bool:
+        """Return True if prompts wait for further free slots (SGLang)."""
+        most = self.settings.running_limit
+        free = most - self.late_places - len(self.running)
+        return bool(self.running) and not self.work and free < min(self.settings.min_free_slots, most)
 
     def _admit(self, budget: int, limit: int) -> None:
         """Begin prompts of waiting requests in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +38,9 @@ _ROUTINGS = (
     "waiting-penalty",
 )
 _ORDERS = ("fcfs", "lpm", "priority")
+#: settings and orders that one scheduler alone reads
+_OWNERS = {"prefill_max_requests": "sglang", "schedule_conservativeness": "sglang", "lpm": "sglang",
+           "reserve_full_isl": "vllm"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,9 @@ class EngineSettings:
         vLLM: share of the blocks that stay free when a request is admitted beside others, [-]
     prefill_decode_interval : int, optional
         SGLang: decode steps between two steps with prompt tokens while requests decode, [-]
+    min_free_slots : int, optional
+        SGLang: slots that are free before prompts begin beside running requests; one that was begun goes on. 0 or 1
+        sets no limit, [-]
     prefill_schedule_interval : int, optional
         vLLM: steps from one with prompt tokens to the next while requests decode, unless the last one left requests
         waiting; counted by the server over data-parallel ranks in lockstep, [-]
@@ -287,6 +293,7 @@ class EngineSettings:
     max_num_active_seqs: int = 0
     watermark: float = 0.0
     prefill_decode_interval: int = 0
+    min_free_slots: int = 0
     prefill_schedule_interval: int = 1
     tiers: tuple[CacheTier, ...] = ()
     image_seconds: float = 0.0
@@ -342,12 +349,15 @@ class EngineSettings:
         if self.tiers and not self.host_tokens:
             raise SpecError("needs --host-tokens: what is fetched is put into host memory first", field="--kv-tiers")
         check_whole(self.encoder_cards, "encoder_cards", 0)
+        if self.encoder_cards and not self.image_seconds:
+            raise SpecError("needs --image-time", field="--encoder-cards", value=self.encoder_cards)
         if not 0 <= self.image_seconds < math.inf:
             raise SpecError("must not be negative", field="image_seconds", value=self.image_seconds)
 
     def _check_order(self) -> None:
         """Reject orders that the scheduler does not know, or does not follow."""
-        for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval"):
+        for name in ("long_prefill_token_threshold", "max_num_active_seqs", "prefill_decode_interval",
+                     "min_free_slots"):  # fmt: skip
             check_whole(getattr(self, name), name, 0)
         check_whole(self.prefill_schedule_interval, "prefill_schedule_interval")
         ordered = self.order == "priority" or self.long_prefill_token_threshold > 0
@@ -367,6 +377,7 @@ class EngineSettings:
             "max_num_active_seqs": (self.max_num_active_seqs, ("vllm",)),
             "watermark": (self.watermark, ("vllm",)),
             "prefill_decode_interval": (self.prefill_decode_interval, ("sglang",)),
+            "min_free_slots": (self.min_free_slots, ("sglang",)),
             "prefill_schedule_interval": (self.prefill_schedule_interval - 1, ("vllm",)),
         }
         for name, (value, knows) in told.items():
@@ -374,6 +385,14 @@ class EngineSettings:
                 raise SpecError(f"is not known to {self.scheduler}", field=name, value=getattr(self, name))
             if value and self.prefill_replicas:
                 raise SpecError("is not simulated with prefill replicas", field=name, value=getattr(self, name))
+
+    def foreign(self, given: Collection[str]) -> tuple[str, str] | None:
+        """Return a given setting that another engine reads, and that engine."""
+        for name in given:
+            owner = _OWNERS.get(name if name != "order" else self.order)
+            if owner is not None and owner != self.scheduler:
+                return name, owner
+        return None
 
     @property
     def running_limit(self) -> int:

@@ -75,6 +75,10 @@ class FleetResult:
         What happened to replicas.
     requests : dict of ndarray or None
         Columns of the finished requests, if they were kept; times in [s], lengths in [token]
+    replicas : tuple of str
+        Names of the replicas by number: group, and number within it.
+    interrupted : bool
+        True if Ctrl-C ended the run; the statistics are those of the requests that had finished.
     """
 
     tenants: dict[str, dict[str, float]]
@@ -83,6 +87,8 @@ class FleetResult:
     rejected: dict[str, int] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     requests: dict[str, np.ndarray] | None = None
+    replicas: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
 def simulate_fleet(
@@ -137,9 +143,6 @@ def _checked(spec: FleetSpec, services: Sequence[Service], kinds: Sequence[Traff
         if len(drafts) > 1:
             raise SpecError("of one model must speculate equally", field="group", value=sorted(drafts))
         split = any(s.settings.prefill_replicas for s, of in zip(services, of_groups, strict=True) if of == model)
-        slow = [s for s, of in zip(services, of_groups, strict=True) if of == model and not s.settings.image_seconds]
-        if slow and any(k.images for k, of in zip(kinds, of_tenants, strict=True) if of == model):
-            raise SpecError("is needed in each group for traffic with images, as in '60 ms'", field="image-time")
         if split and any(k.patience is not None for k, of in zip(kinds, of_tenants, strict=True) if of == model):
             raise SpecError("is not simulated with prefill replicas", field="patience")
     return found
@@ -187,10 +190,13 @@ class _FleetRun:
         self.until = options.duration + self.lag
         self.control = FleetControl(spec, self.fleet, np.random.default_rng(fleet_seed), options.duration)
         self.meters = [Meter(one, 1, 1) for one in targets]
+        caching = {of for of, one in zip(of_groups, services, strict=True) if one.settings.prefix_caching}
+        self._finds = [of in caching for of in of_tenants]  # tenants whose prompts may be found
         self.usage = np.zeros((len(spec.group), 5))  # busy [s], requests · s, blocks · s, most requests, most blocks
         self.served = np.zeros(len(spec.group), dtype=np.int64)
         self.kept: list[dict[str, np.ndarray]] = []
         self.end = 0.0
+        self.interrupted = False
 
     def _ranks(self, model: int) -> int:
         """Return the ranks in lockstep of a model.
@@ -230,13 +236,16 @@ class _FleetRun:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Serve all requests."""
+        """Serve all requests, or those until Ctrl-C."""
         stream, rows, more = self.fleet.run(self._arrivals(), self._after()), RequestRows(), True
         writer = RecordWriter(self.options.records) if self.options.records is not None else None
         try:
             while more:
-                rows.add(islice(stream, FLUSH))
-                more = len(rows) == FLUSH
+                try:
+                    rows.add(islice(stream, FLUSH))
+                    more = len(rows) == FLUSH
+                except KeyboardInterrupt:
+                    self.interrupted, more = True, False
                 columns = self._count(rows.take())
                 self._use()
                 if writer is not None:
@@ -246,7 +255,8 @@ class _FleetRun:
         finally:
             if writer is not None:
                 writer.close()
-        self.control.finish(max(self.end, self.until if self.until < math.inf else 0.0))
+        ended = self.interrupted or self.until == math.inf
+        self.control.finish(self.end if ended else max(self.end, self.until))
 
     def _count(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Count finished requests; return them with the times that clients see."""
@@ -294,7 +304,7 @@ class _FleetRun:
         fleet, control = self.fleet, self.control
         tenants = {}
         for number, (tenant, meter) in enumerate(zip(self.spec.tenant, self.meters, strict=True)):
-            found = meter.summary(fleet.turned_away.get(number, 0))
+            found = meter.summary(fleet.turned_away.get(number, 0), found=self._finds[number])
             for name in [n for n in found if n.startswith(("itl", "utilisation", "batch", "kv_"))]:
                 del found[name]
             tenants[tenant.name] = found
@@ -321,7 +331,11 @@ class _FleetRun:
             summary["usd"] = sum(costs)
         kept = self.kept
         rows = {name: np.concatenate([one[name] for one in kept]) for name in kept[0]} if kept else None
-        return FleetResult(tenants, groups, summary, dict(fleet.rejected), control.changes, rows)
+        firsts = [group.first for group in fleet.groups]
+        replicas = tuple(f"{self.spec.group[of].name} {n - firsts[of]}" for n, of in enumerate(fleet.group_of))
+        return FleetResult(
+            tenants, groups, summary, dict(fleet.rejected), control.changes, rows, replicas, self.interrupted
+        )
 
     def _of_group(self, number: int) -> dict[str, float]:
         group, pool = self.spec.group[number], self.services[number].pool

@@ -188,6 +188,8 @@ class GroupSpec(_Part):
         scaler = self.autoscaler
         if scaler is None and self.replicas < 1:
             raise ValueError("replicas: a group without an autoscaler needs at least one")
+        if scaler is not None and scaler.min and "cooldown" in scaler.model_fields_set:
+            raise ValueError("autoscaler: cooldown has no effect with min above 0, which keeps the last replica")
         if scaler is not None and not scaler.min <= self.replicas <= scaler.max:
             raise ValueError("replicas: must lie between min and max of the autoscaler")
         return self
@@ -223,6 +225,16 @@ class TenantSpec(_Part):
     slo: str = ""
     priority: int = Field(default=0, ge=0, le=1000)
     shape: dict[str, Any] = Field(default_factory=dict)
+
+
+#: kinds of faults that use a field, where others have no use for it
+_OF_FAULTS = {
+    "replicas": ("crash", "preemption", "rolling-upgrade", "slow"),
+    "notice": ("preemption",),
+    "factor": ("slow",),
+    "lasts": ("slow",),
+    "restart": ("crash", "preemption", "mtbf"),
+}
 
 
 class Fault(_Part):
@@ -266,6 +278,10 @@ class Fault(_Part):
     def _complete(self) -> Fault:
         if (self.kind == "mtbf") != (self.mean is not None):
             raise ValueError("mean: the mean time between failures belongs to faults of kind mtbf")
+        for name in sorted(self.model_fields_set & _OF_FAULTS.keys()):
+            if self.kind not in _OF_FAULTS[name]:
+                kinds = ", ".join(_OF_FAULTS[name])
+                raise ValueError(f"{name}: has no effect on faults of kind {self.kind}, only on {kinds}")
         return self
 
 
@@ -289,6 +305,15 @@ class RouterSpec(_Part):
     metrics_interval: _Time = 0.0
     retries: int = Field(default=0, ge=0, le=100)
     retry_backoff: _Time = 0.0
+
+    @model_validator(mode="after")
+    def _used(self) -> RouterSpec:
+        self.rules(0)
+        if self.metrics_interval and self.routing != "least-kv":
+            raise ValueError("metrics-interval: has no effect without routing = 'least-kv'")
+        if self.retry_backoff and not self.retries:
+            raise ValueError("retry-backoff: has no effect without retries")
+        return self
 
     def rules(self, seed: int) -> GatewayRules:
         """Return the rules of the simulated gateway."""
@@ -337,9 +362,19 @@ class FleetSpec(_Part):
         for tenant in self.tenant:
             if tenant.model not in served and (tenant.model or len(served) > 1):
                 raise ValueError(f"tenant: no group serves the model {tenant.model!r} of {tenant.name}")
+        sizes = {group.name: group.most for group in self.group}
         for fault in self.fault:
-            if fault.group not in {group.name for group in self.group}:
+            if fault.group not in sizes:
                 raise ValueError(f"fault: {fault.group!r} is not a group")
+            if fault.replicas > sizes[fault.group]:
+                raise ValueError(
+                    f"fault: {fault.group} has at most {sizes[fault.group]} replicas, not {fault.replicas}"
+                )
+            if self.duration is not None and fault.at >= self.duration:
+                raise ValueError(f"fault: at {fault.at:g} s is not before the end of the duration, {self.duration:g} s")
+        weighed = [group.name for group in self.group if "weight" in group.model_fields_set]
+        if weighed and self.router.routing != "weighted":
+            raise ValueError(f"group: weight of {weighed[0]} has no effect without routing = 'weighted'")
         if sum(group.most for group in self.group) > 10_000:
             raise ValueError("group: at most 10,000 replicas in all")
         return self
@@ -361,6 +396,10 @@ class FleetSpec(_Part):
         return self.model_copy(update={"group": tuple(groups)})
 
 
+#: table of a fleet file → record of its keys; groups and tenants have further ones
+_TABLES: dict[str, type[BaseModel]] = {
+    "": FleetSpec, "router": RouterSpec, "fault": Fault, "autoscaler": Autoscaler, "cold-start": ColdStart,
+}  # fmt: skip
 #: keys of a group that are its own; all others are options of the deployment
 _OWN = {name.replace("_", "-") for name in GroupSpec.model_fields} - {"options"}
 _OWN_OF_TENANT = set(TenantSpec.model_fields) - {"shape"}
@@ -372,10 +411,19 @@ def read_fleet(path: str | Path) -> FleetSpec:
     try:
         return fleet_of(content)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        # a key that is misspelt is missing too
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
         where = ".".join(_kebab(str(part)) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            inside, _, name = where.rpartition(".")
+            table = next((part for part in reversed(inside.split(".")) if not part.isdigit()), "")
+            keys = [_kebab(key) for key in _TABLES[table].model_fields]
+            raise SpecError("is not a key", file=str(path), field=inside or None, value=name, choices=keys) from None
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
-        raise SpecError(message[0].lower() + message[1:], file=str(path), field=where or None) from None
+        value = first["input"] if first["type"] == "literal_error" else None
+        message = message[0].lower() + message[1:]
+        raise SpecError(message, file=str(path), field=where or None, value=value) from None
 
 
 def fleet_of(content: dict[str, Any]) -> FleetSpec:

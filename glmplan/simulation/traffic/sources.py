@@ -295,6 +295,10 @@ def request_source(
     if traffic.kind == "trace" and conversation_form(str(traffic.file)):
         return _conversations(traffic, count, generator, acceptance)
     if traffic.kind == "trace":
+        for name in ("users", "rate"):
+            if getattr(traffic, name) is not None:
+                message = "has no effect on recorded arrivals, only on conversations: speed=2 sends them twice as fast"
+                raise SpecError(message, file=str(traffic.file), field=name, value=getattr(traffic, name))
         return Source(_replayed(traffic, count, generator, acceptance), None)
     if traffic.kind == "sessions":
         return _sessions(traffic, count, generator, acceptance)

@@ -27,6 +27,26 @@ _OFFICE_DAY: tuple[float, ...] = (
     *(1.7, 1.8, 1.9, 1.9, 1.7, 1.4, 1.1, 0.9, 0.7, 0.6, 0.5, 0.4),
 )
 
+#: kinds of traffic that use a field, where other kinds have no use for it
+_USED_BY = {
+    "cv": ("gamma",),
+    "on": ("onoff",),
+    "off": ("onoff",),
+    "profile": ("daily",),
+    "speed": ("trace",),
+    "file": ("trace",),
+    "think": ("closed",),
+    "ramp": ("closed", "sessions", "trace"),
+    "turns": ("sessions",),
+    "tool_wait": ("sessions",),
+    "start": ("sessions",),
+} | dict.fromkeys(
+    ("input", "jitter", "input_cv", "output_cv", "lengths", "shared_prefix"),
+    tuple(kind for kind in _KINDS if kind != "trace"),
+)
+#: fields that a file of lengths replaces
+_DRAWN = ("input", "output", "jitter", "input_cv", "output_cv")
+
 #: tokens of a request [token], times [s] and spreads [-] beyond which nothing is meant
 _MOST_TOKENS, _LONGEST, _MOST_CV = 1 << 31, 1e9, 100.0
 
@@ -150,6 +170,26 @@ class Traffic(BaseModel):
         return self
 
     @property
+    def unused(self) -> tuple[str, str] | None:
+        """Return a given field without effect and the reason; None without.
+
+        Examples
+        --------
+        >>> Traffic(kind="closed", users=2, turns=4).unused
+        ('turns', 'has no effect on closed traffic, only on sessions')
+        """
+        given = [name for name in self.model_fields_set if getattr(self, name) != type(self).model_fields[name].default]
+        for name in sorted(given):
+            kinds = _USED_BY.get(name, _KINDS)
+            if self.kind not in kinds:
+                return name, f"has no effect on {self.kind} traffic, only on {', '.join(kinds)}"
+            if self.lengths and name in _DRAWN:
+                return name, "has no effect beside lengths, whose rows are drawn"
+        if self.ramp and self.users is None:
+            return "ramp", "has no effect without users: sessions and conversations at a rate begin by themselves"
+        return None
+
+    @property
     def plain(self) -> bool:
         """Return True if requests share no content and arrive in order."""
         if self.marked:
@@ -211,6 +251,18 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
     Traceback (most recent call last):
     glmplan.errors.SpecError: --traffic: users: 0 must be greater than or equal to 1
     """
+    found, file = _parsed(spec, lengths)
+    if unused := found.unused:
+        name, message = unused
+        raise SpecError(message, file=file or "--traffic", field=name, value=getattr(found, name))
+    if found.kind == "sessions" and "output" not in found.model_fields_set:
+        # agents read four tokens for each they write
+        return found.model_copy(update={"output": max(1, found.input // 4)})
+    return found
+
+
+def _parsed(spec: str, lengths: dict[str, Any]) -> tuple[Traffic, str | None]:
+    """Return the traffic of a spec, and the file that it was read from."""
     changes = {key: value for key, value in lengths.items() if value is not None}
     file: str | None = None
     if spec.endswith(".toml") and ":" not in Path(spec).name:
@@ -243,15 +295,14 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
             fields[name] = value
     fields = fields | changes
     try:
-        found = Traffic.model_validate(fields)
-        if found.kind == "sessions" and "output" not in fields:
-            # agents read four tokens for each they write
-            return found.model_copy(update={"output": max(1, found.input // 4)})
-        return found
+        return Traffic.model_validate(fields), file
     except ValidationError as error:
         first_error = error.errors()[0]
         where = ".".join(str(part) for part in first_error["loc"])
         message = first_error["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
+        if first_error["type"] == "extra_forbidden":
+            raise SpecError("is not a field", file=file, field="--traffic", value=where,
+                            choices=Traffic.model_fields) from None  # fmt: skip
         if not where:
             where, _, message = message.partition(": ")
             raise SpecError(message, file=file or "--traffic", field=where) from None
@@ -261,5 +312,4 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
             field=where,
             # a quantity names its text itself
             value=None if message.startswith(repr(first_error["input"])) else first_error["input"],
-            choices=Traffic.model_fields if first_error["type"] == "extra_forbidden" else (),
         ) from None

@@ -514,6 +514,28 @@ def test_decode_steps_lie_between_two_steps_with_prompt_tokens(engine, interval)
     assert done[1].first == pytest.approx(0.015 + 2 * (0.02 + interval * decode), rel=0.02)
 
 
+# SGLang 0.5.23 min_free_slots_delayer.py (should_delay), scheduler.py (_get_new_batch_prefill_raw)
+@BOTH
+@pytest.mark.parametrize(("free", "begins"), [(0, 1), (1, 1), (2, 2), (9, 4)])
+def test_prompts_wait_for_so_many_free_slots_beside_running_requests(engine, free, begins):
+    """Four slots: the fifth request begins when as many as `free` others have ended, or all of them."""
+    settings = scheduler_settings("sglang", max_num_seqs=4, async_scheduling=False, min_free_slots=free)
+    made = [*(Request(i, 0.0, 50, 10 * (i + 1)) for i in range(4)), Request(4, 0.001, 50, 2)]
+    _, done = _serve(settings, made, engine, tokens=10_000)
+    ended = sorted(done[i].finish for i in range(4))
+    assert done[4].started == pytest.approx(ended[begins - 1])
+
+
+@BOTH
+def test_a_prompt_that_was_begun_waits_for_no_slots(engine):
+    settings = scheduler_settings(
+        "sglang", max_num_seqs=4, max_num_batched_tokens=100, async_scheduling=False, min_free_slots=3
+    )
+    made = [Request(0, 0.0, 50, 200), Request(1, 0.001, 250, 2), Request(2, 0.5, 50, 2)]
+    _, done = _serve(settings, made, engine, tokens=10_000)
+    assert done[1].first - done[1].started == pytest.approx(0.01 * 3 + 250 * 1e-4, rel=0.02)
+
+
 # vLLM 0.33.0 scheduler.py (schedule): local_prefill_interval, last_prefill_step, prefill_capacity_bound
 @BOTH
 @pytest.mark.parametrize(("interval", "first"), [(1, 0.08), (2, 0.09), (4, 0.11)])
@@ -540,6 +562,7 @@ def test_prompts_that_a_step_left_waiting_end_the_interval(engine):
     ("scheduler", "change"),
     [("sglang", {"watermark": 0.1}), ("sglang", {"prefill_schedule_interval": 2}),
       ("sglang", {"max_num_active_seqs": 2}), ("vllm", {"prefill_decode_interval": 2}),
+      ("vllm", {"min_free_slots": 2}),
      ("vllm", {"watermark": 1.0}), ("vllm", {"max_num_active_seqs": 4096})],
 )  # fmt: skip
 def test_rules_of_another_engine_are_refused(scheduler, change):

@@ -111,10 +111,11 @@ SCHEDULERS = st.sampled_from(["vllm", "sglang", "trtllm", "max-utilization", "un
     host=st.sampled_from([0, 2000, 50_000]),
     every=st.sampled_from([1, 1, 2, 5]),
     images=st.sampled_from([0, 0, 3]),
+    free=st.sampled_from([0, 0, 2, 5]),
 )
 def test_every_finish_time_agrees_to_a_nanosecond(
     seed, count, rate, scheduler, seqs, budget, tokens, block, stages, sessions, draft, table, ahead, whole, together,
-    order, host, every, images,
+    order, host, every, images, free,
 ):  # fmt: skip
     changes = {
         "max_num_batched_tokens": budget,
@@ -128,6 +129,7 @@ def test_every_finish_time_agrees_to_a_nanosecond(
         "order": order,
         "image_seconds": 0.037 if images else 0.0,
         "prefill_schedule_interval": every if scheduler in ("vllm", "unchunked") else 1,
+        "min_free_slots": free if scheduler == "sglang" else 0,
     }
     if scheduler == "max-utilization":
         engine_settings = scheduler_settings("trtllm", admission="max-utilization", **changes)

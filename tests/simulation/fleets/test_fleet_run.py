@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from glmplan.errors import SpecError
 from glmplan.simulation.engine.settings import EngineSettings, KvPool
@@ -214,7 +215,24 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not():
         ({"tenant": [{"name": "t", "model": "m", "traffic": "closed:1"}]}, "no group serves"),
         ({"group": [{"name": "a", "cold-start": {"weights": "1 GB"}}]}, "together"),
         ({"group": [{"name": "a", "autoscaler": {"metric": "concurrency", "target": 1, "min": 3, "max": 2}}]}, "above"),
-        ({"slot": 1}, "not permitted"),
+        ({"fault": [{"kind": "slow", "group": "a", "notice": "3 s"}]}, "notice: has no effect on faults of kind slow"),
+        ({"fault": [{"kind": "crash", "group": "a", "factor": 2.0}]}, "factor: has no effect on faults of kind crash"),
+        ({"fault": [{"kind": "mtbf", "group": "a", "mean": "9 s", "replicas": 1}]}, "replicas: has no effect"),
+        ({"fault": [{"kind": "rolling-upgrade", "group": "a", "restart": False}]}, "restart: has no effect"),
+        ({"fault": [{"kind": "crash", "group": "a", "replicas": 2}]}, "a has at most 1 replicas, not 2"),
+        ({"fault": [{"kind": "crash", "group": "a", "at": "2 min"}], "duration": "1 min"}, "before the end"),
+        ({"group": [{"name": "a", "weight": 2.0}]}, "weight of a has no effect"),
+        (
+            {"group": [{"name": "a", "autoscaler": {"metric": "concurrency", "target": 1, "max": 2, "cooldown": 9}}]},
+            "cooldown has no effect",
+        ),
+        ({"slot": 1}, "'slot' is not a key; nearest: slo"),
+        ({"fault": [{"kind": "crash", "group": "a", "replica": 1}]}, "fault.0: 'replica' is not a key; .*replicas"),
+        (
+            {"group": [{"name": "a", "autoscaler": {"metric": "concurrency", "traget": 1, "max": 2}}]},
+            "group.0.autoscaler: 'traget' is not a key; nearest: target",
+        ),
+        ({"fault": [{"kind": "crsh", "group": "a"}]}, "fault.0.kind: 'crsh' must be 'crash'"),
     ],
 )
 def test_a_wrong_fleet_file_is_refused_by_its_field(tmp_path, change, message):
@@ -234,6 +252,19 @@ def test_a_wrong_fleet_file_is_refused_by_its_field(tmp_path, change, message):
     path.write_text("\n".join(lines))
     with pytest.raises(SpecError, match=message):
         read_fleet(path)
+
+
+def test_an_unknown_routing_is_refused_with_the_nearest():
+    content = {"group": [{"name": "a"}], "tenant": [{"name": "t", "traffic": "closed:1"}]}
+    with pytest.raises(ValidationError, match="'prefix-awre' is not known; nearest: prefix-aware"):
+        fleet_of(content | {"router": {"routing": "prefix-awre"}})
+
+
+@pytest.mark.parametrize("router", [{"metrics-interval": 1.0}, {"retry-backoff": "1 s"}])
+def test_a_key_of_the_gateway_without_what_it_modifies_is_refused(router):
+    content = {"group": [{"name": "a"}], "tenant": [{"name": "t", "traffic": "closed:1"}], "router": router}
+    with pytest.raises(ValidationError, match=f"{next(iter(router))}: has no effect without"):
+        fleet_of(content)
 
 
 def test_faults_of_data_parallel_servers_are_refused():

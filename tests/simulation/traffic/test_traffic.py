@@ -40,8 +40,8 @@ def test_a_flag_says_what_arrives(spec, fields):
 
 def test_a_file_says_the_same_as_a_flag(tmp_path):
     file = tmp_path / "t.toml"
-    file.write_text('kind = "gamma"\nrate = "2.5/s"\ncv = 3\nthink = "500 ms"\n')
-    assert parse_traffic(str(file), input=100) == parse_traffic("gamma:2.5/s,cv=3,think=0.5", input=100)
+    file.write_text('kind = "gamma"\nrate = "2.5/s"\ncv = 3\npatience = "500 ms"\n')
+    assert parse_traffic(str(file), input=100) == parse_traffic("gamma:2.5/s,cv=3,patience=0.5", input=100)
 
 
 def test_agents_read_four_tokens_for_each_they_write():
@@ -283,7 +283,7 @@ def test_a_broken_file_is_told_with_its_line_and_what_was_expected(tmp_path, nam
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(SpecError) as error:
-        _requests(parse_traffic(f"trace:{file},users=2"), 9)
+        _requests(parse_traffic(f"trace:{file}" + ",users=2" * (b"input" not in content)), 9)
     for word in [name, *words]:
         assert word in str(error.value)
 
