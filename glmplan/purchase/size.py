@@ -883,7 +883,7 @@ def _per_token(answer: Sized) -> tuple[Paid | None, str]:
     except GlmplanError as error:
         return None, str(error)
     if first is None:
-        return None, "tokens per month unknown: no machine serves the load"
+        return None, "tokens per month unknown: no machine within the limits serves the load"
     inputs, cached, outputs = month_tokens(first, answer)
     market = market_of(offers, inputs, outputs, cached)
     return Paid(market, inputs, outputs, market.offer.bill(inputs, outputs, cached), cached), ""
