@@ -175,7 +175,8 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     lines[0] += "".join(f"; {words}" for words in limits)
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
-        lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit, asked.sites)]
+        table = table_text(_table_row(row, asked.unit) for row in rows)
+        lines += ["", table, "", *_first(rows[0], asked.unit, asked.sites)]
         lines += _measurement(content["measurement"])
     else:
         within = f" within the {' and the '.join(limits)}" if limits else ""
