@@ -317,9 +317,11 @@ def solved_for(asked: Asked, traffic: Traffic | None = None, slo: str | None = N
 
     Weights are in host memory where no layout fits without. Arguments as for `solve` and `solution_for`.
     """
-    from glmplan.planner.moved_search import with_moved_experts
+    solution = solve(asked, sole=sole)
+    if solution.best.lacking > 0:
+        from glmplan.planner.moved_search import with_moved_experts
 
-    solution = with_moved_experts(solve(asked, sole=sole))
+        solution = with_moved_experts(solution)
     return solution_for(solution, traffic, slo, probability=asked.probability)
 
 

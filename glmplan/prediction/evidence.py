@@ -247,7 +247,7 @@ def evidence_from_fit(
     beyond, spread, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
     requests = load.concurrency if deployment.rated[1] is not None else 0.0
     features = tuple(features_of(deployment, load).items())
-    intervals, tails = _ends(deployment, fit, (knowledge, of), keys, levels, features, (beyond, spread, requests))
+    intervals, tails = _ends(deployment, fit, (knowledge, of), (keys, levels), features, (beyond, spread, requests))
     basis = _basis(deployment, knowledge)
     return Evidence(knowledge, basis, outside, intervals, ttft_scale, tails=tails, assumed=deployment.assumed)
 
@@ -257,17 +257,18 @@ def _ends(
     deployment: Deployment,
     fit: Effects,
     evidence: tuple[str, str],
-    keys: tuple[str, ...],
-    levels: tuple[bool, ...],
+    measured: tuple[tuple[str, ...], tuple[bool, ...]],
     named: tuple[tuple[str, str], ...],
     numbers: tuple[float, float, float],
 ) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, ...]]]:
     """Return intervals and tails by kind; loads of one band have the same.
 
+    - `measured`: Keys of the levels, and if each was measured.
     - `named`: `features_of` the load.
     - `numbers`: Half-widths for the load and for stages, and the requests in flight under a power limit.
     """
-    (knowledge, of), features, (beyond, spread, requests) = evidence, dict(named), numbers
+    (knowledge, of), (keys, levels), (beyond, spread, requests) = evidence, measured, numbers
+    features = dict(named)
     intervals, tails = {}, {}
     for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
