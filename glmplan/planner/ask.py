@@ -26,8 +26,8 @@ from glmplan.planner.make_plan import FitAnswer, fit_answer
 from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, check_images, chosen, inputs_of, kept_of, safe_of, service_of
-from glmplan.planner.traffic_search import read_traffic, traffic_of
-from glmplan.planner.users import solve, usual_promise, verdict_under
+from glmplan.planner.traffic_search import read_traffic, solved_for, traffic_of
+from glmplan.planner.users import usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.distribution import probability_asked
 from glmplan.prediction.predict import Prediction
@@ -247,10 +247,8 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     """
     with _python_words():
         asked = best_format(PlanRequest(model, on, **question), read_words)
-    from glmplan.planner.moved_search import with_moved_experts
-
     with site_calibration(asked.calibration):
-        solution = with_moved_experts(solve(asked, sole=True))
+        solution = solved_for(asked, sole=True)
         asked, best = solution.asked, chosen(solution.asked, solution)
         return Deployed(asked, best, deployment_of(asked, best.terms))
 
@@ -427,7 +425,7 @@ def _promise(planned: Planned) -> str:
     """Return the default SLO of a plan, as `fit` uses it."""
     holding, _ = _known(planned)
     with site_calibration(planned.asked.calibration):
-        return usual_promise(predicted(planned.asked, [(holding, 1)])[0])
+        return usual_promise(predicted(planned.asked, [(holding, 1)])[0], planned.asked.slo_limits)
 
 
 def _described(

@@ -27,7 +27,7 @@ from glmplan.planner.ranking import (
     speed_known,
 )
 from glmplan.planner.simulated import check_copies, copies_words, simulated_rows
-from glmplan.planner.traffic_search import asked_under, solve_under, traffic_of, traffic_words
+from glmplan.planner.traffic_search import asked_under, solved_for, traffic_of, traffic_words
 from glmplan.planner.users import (
     Solution,
     binding_words,
@@ -114,7 +114,7 @@ def answer_of(
     missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
     if "memory" in missing:
         return _unknown(asked, missing)
-    solution = _solved(asked, traffic)
+    solution = solved_for(asked, traffic)
     asked, first, best = solution.asked, solution.ranked[0], solution.best
     check_copies(asked, best, traffic)
     verdict, limit = verdict_of(asked, first), asked.longest_request
@@ -175,16 +175,6 @@ def _without_speeds(solution: Solution, common: Mapping[str, Any]) -> FitAnswer:
     """Return the answer of a plan that does not fit or has no known speed."""
     evidence = evidence_words(solution.asked, solution.best.terms.accelerators)
     return FitAnswer(**common, evidence=evidence, warnings=_by_severity(_warnings(solution, ())))
-
-
-def _solved(asked: Asked, traffic: Traffic | None) -> Solution:
-    """Return the layouts, with experts in host memory where none fits."""
-    solution = solve_under(asked, traffic)
-    if solution.best.lacking <= 0:
-        return solution
-    from glmplan.planner.moved_search import with_moved_experts
-
-    return with_moved_experts(solution)
 
 
 def _one_and_many(

@@ -624,7 +624,7 @@ class Asked:
 #: fields of `Asked`, and those that it reads from its request
 _RESOLVED = frozenset(one.name for one in fields(Asked))
 _OF_REQUEST = frozenset(("tp", "pp", "dp", "ep", "dcp", "context", "calibration", "power_limit", "host_tokens",
-                         "host_bandwidth", "probability"))  # fmt: skip
+                         "host_bandwidth", "probability", "tpot_limit", "ttft_limit"))  # fmt: skip
 
 
 def _slo_limits(words: PlanRequest) -> dict[str, Seconds]:

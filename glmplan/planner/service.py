@@ -553,7 +553,7 @@ def safe_of(
     if counted.final or not counted.safe.users:
         return counted.load(most)
     found = searched(most)
-    return found if not counted.exact or found.load >= counted.safe.users else counted.load(most)
+    return found if found.load >= counted.safe.users else counted.load(most)
 
 
 def _between_classes(loads: Mapping[Level, SafeLoad], level_of: Callable[[float], Level]) -> SafeLoad:
@@ -634,7 +634,7 @@ def kept_of(
         if danger_under(*described.plan) is not None:
             return Kept(0.0, "hazard", {})
         counted, users = count_users(*described.plan, traffic, targets), traffic.users
-        few = counted is not None and users is not None and counted.exact and users <= counted.safe.users
+        few = counted is not None and users is not None and users <= counted.safe.users
         if counted is not None and users is not None and (few or counted.final):
             return counted.kept(users)
     draws = described.draws_at(traffic, targets, seed, probability or cutoff.least or SURE)

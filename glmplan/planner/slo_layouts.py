@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from glmplan.errors import GlmplanError
 from glmplan.planner.plan import LEAST_GAIN, as_well_known
 from glmplan.planner.question import Asked
-from glmplan.planner.ranking import Scored, deployment_of, needless_stages
-from glmplan.planner.users import Solution, is_steady, users_within
+from glmplan.planner.ranking import Scored, deployment_of, needless_stages, predicted
+from glmplan.planner.users import Solution, grid_of, is_steady, users_within
 from glmplan.prediction.distribution import EXPECTED, SURE
 from glmplan.simulation.load_trial import OPEN
 from glmplan.simulation.traffic.slo import Target
@@ -96,6 +96,10 @@ def _foremost(
 
     At the probability or in the median: steady sums tell little where hardly one user meets the SLO.
     """
+    asked = _of_lengths(asked, traffic)
+    # one call takes less than one for each layout; `_users` finds the predictions cached
+    grids = ((one.holding, users) for one in peers for users in grid_of(asked, one.holding))
+    predicted(asked, list(grids), settled=True)
     users = [
         [_users(asked, one, traffic, targets, share) for share in dict.fromkeys((probability, EXPECTED))]
         for one in peers
@@ -128,8 +132,14 @@ def _users(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target
         share = 1.0 if target.statistic == "mean" or name != "ttft" else _MEAN_FIRST
         if name in ("ttft", "tpot"):
             bounds[name] = min(bounds.get(name, math.inf), share * target.bound)
-    asked = asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
-    return float(users_within(asked, one.holding, bounds, probability))
+    return float(users_within(_of_lengths(asked, traffic), one.holding, bounds, probability))
+
+
+def _of_lengths(asked: Asked, traffic: Traffic) -> Asked:
+    """Return the request with the lengths of the traffic."""
+    if (traffic.input, traffic.output) == (asked.input_tokens, asked.output_tokens):
+        return asked  # deployments are cached by their request
+    return asked.but(input_tokens=traffic.input, output_tokens=traffic.output)
 
 
 def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:

@@ -40,6 +40,7 @@ __all__ = [
     "read_traffic",
     "solution_for",
     "solve_under",
+    "solved_for",
     "traffic_of",
     "traffic_words",
 ]
@@ -292,15 +293,40 @@ def traffic_words(traffic: Traffic) -> str:
     return f"{many}, {lengths}"
 
 
-def solution_for(solution: Solution, traffic: Traffic, slo: str | None, *, probability: Ratio) -> Solution:
-    """Return the layouts of `solve`, ranked for traffic and an SLO."""
-    solution = _under(solution, traffic)
+def solution_for(
+    solution: Solution, traffic: Traffic | None, slo: str | None = None, *, probability: Ratio
+) -> Solution:
+    """Return the layouts of `solve`, ranked for traffic and an SLO.
+
+    - `traffic`: Uniform users if there is none.
+    - `slo`: The stated limits of the request if there is none.
+    """
+    asked, solution = solution.asked, _under(solution, traffic)
     if not slo:
-        return solution
+        if not asked.slo_limits or not solution.ranked[0].alone or solution.best.verdict == "does_not_fit":
+            return solution
+        slo = usual_promise(predicted(asked, [(solution.best, 1)])[0], asked.slo_limits)
     from glmplan.planner.slo_layouts import solve_for_slo
     from glmplan.simulation.traffic.slo import parse_slo
+    from glmplan.simulation.traffic.spec import Traffic
 
+    if traffic is None:
+        lengths = {"input": asked.input_tokens, "output": asked.output_tokens}
+        traffic = Traffic(kind="closed", users=typical_users(asked), **lengths)
     return solve_for_slo(solution, traffic, parse_slo(slo), probability=probability)
+
+
+def solved_for(asked: Asked, traffic: Traffic | None = None, slo: str | None = None, *, sole: bool = False) -> Solution:
+    """Return the layouts of a request, the one that every command takes first.
+
+    Weights are in host memory where no layout fits without. Arguments as for `solve` and `solution_for`.
+    """
+    solution = solve(asked, sole=sole)
+    if solution.best.lacking > 0:
+        from glmplan.planner.moved_search import with_moved_experts
+
+        solution = with_moved_experts(solution)
+    return solution_for(solution, traffic, slo, probability=asked.probability)
 
 
 def described_under(
@@ -328,7 +354,6 @@ def described_under(
     >>> traffic.input, found.slo != ""
     (2048, True)
     """
-    from glmplan.planner.moved_search import with_moved_experts
     from glmplan.planner.service import check_images, chosen, inputs_of, service_of, with_experts_apart
 
     asked = best_format(words, lambda one: asked_under(one, kinds[0]))
@@ -336,10 +361,8 @@ def described_under(
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
-        solution = with_moved_experts(solve(asked))
-        asked = solution.asked
-        solution = solution_for(solution, named, slo, probability=asked.probability)
-        best = chosen(asked, solution)
+        solution = solved_for(asked, named, slo)
+        asked, best = solution.asked, chosen(solution.asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
         if scheduler and (text := scheduler.get("tiers")) is not None:
             scheduler = {**scheduler, "tiers": read_tiers(text, lambda kind: tier_rate(asked, best, kind))}
@@ -356,7 +379,7 @@ def described_under(
             block_size=block_size,
             scheduler=scheduler,
         )
-        promise = usual_promise(predicted(asked, [(best, 1)])[0])
+        promise = usual_promise(predicted(asked, [(best, 1)])[0], asked.slo_limits)
     # steady-state sums cover neither options of the simulator nor disaggregated prefill
     simulated_only = scheduler or kv_tokens or block_size or asked.prefill
     plan = None if simulated_only else (asked, best)

@@ -191,8 +191,7 @@ def safe_users(
     """
     alone = found[min(found)]
     if bounds is None:
-        usual = usual_bounds(alone)
-        bounds = {name: asked.slo_limits.get(name, limit) for name, limit in usual.items()}
+        bounds = usual_bounds(alone, asked.slo_limits)
     mean = _limits_at(EXPECTED, asked, holding, found, mean_bounds(alone, bounds))
 
     def at(share: Ratio) -> dict[str, int]:
@@ -278,10 +277,11 @@ def _stay(users: int) -> str:
     return {0: "no user stays", 1: "only 1 user stays"}.get(users, f"{users:,} users stay")
 
 
-def usual_bounds(alone: Prediction) -> dict[str, float]:
+def usual_bounds(alone: Prediction, stated: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the default SLO: the longest means that count as usable, [s].
 
     ``ttft`` if prompts can be timed, ``tpot`` if answers have a second token.
+    - `stated`: Limits of the request, which replace the usual ones.
 
     Notes
     -----
@@ -301,7 +301,7 @@ def usual_bounds(alone: Prediction) -> dict[str, float]:
         bounds["ttft"] = float(f"{math.ceil(longest / digit - 1e-9) * digit:.4g}")
     if "tpot" in alone.figures:
         bounds["tpot"] = TARGET_TPOT
-    return bounds
+    return {name: (stated or {}).get(name, limit) for name, limit in bounds.items()}
 
 
 def mean_bounds(alone: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
@@ -321,8 +321,10 @@ def _longest_wait(alone: float) -> float:
     return max(TARGET_TTFT, 3.0 * alone)
 
 
-def usual_promise(alone: Prediction) -> str:
+def usual_promise(alone: Prediction, stated: Mapping[str, float] | None = None) -> str:
     """Return the SLO of `safe_users` in the syntax of `glmplan safe --slo`.
+
+    `stated`: As for `usual_bounds`.
 
     Examples
     --------
@@ -330,7 +332,7 @@ def usual_promise(alone: Prediction) -> str:
     >>> usual_promise(Prediction(figures, {}, 1.0, "", "", ""))
     'ttft mean < 15 s, tpot mean < 100 ms'
     """
-    bounds, words = usual_bounds(alone), []
+    bounds, words = usual_bounds(alone, stated), []
     if "ttft" in bounds:
         words.append(f"ttft mean < {bounds['ttft']:g} s")
     if "tpot" in bounds:
@@ -466,7 +468,7 @@ def is_steady(traffic: Traffic) -> bool:
     >>> is_steady(parse_traffic("closed:4")), is_steady(parse_traffic("sessions:4"))
     (True, False)
     """
-    return traffic.plain and not (traffic.lengths or traffic.jitter or traffic.input_cv or traffic.output_cv)
+    return traffic.uniform
 
 
 def safe_number(
@@ -564,9 +566,9 @@ class Counted:
 
     Notes
     -----
-    The sums are those of a simulation in its steady state on one server. Users of several servers move between them, so
-    that they are less in step: in 16 plans the simulated TPOT was up to 6 % lower. There, and where users wait for the
-    KV pool or for max_num_seqs, the loads of an SLO are simulated.
+    The sums are those of a simulation in its steady state, in which several servers have equal shares of the users
+    (`glmplan.simulation.load_trial.try_load`). Where users wait for the KV pool or for max_num_seqs, the loads of an
+    SLO are simulated.
     """
 
     asked: Asked
@@ -585,12 +587,7 @@ class Counted:
     @property
     def final(self) -> bool:
         """True if the number is the answer, and no simulation is needed."""
-        return self.usual or (self.exact and self.safe.limit != "kv" and not self._by_places)
-
-    @property
-    def exact(self) -> bool:
-        """True if a simulation of no more than the safe users agrees."""
-        return self.usual or self.holding.terms.dp * self.holding.terms.replicas == 1
+        return self.usual or (self.safe.limit != "kv" and not self._by_places)
 
     @property
     def _by_places(self) -> bool:
@@ -813,8 +810,10 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
         settled.setdefault(terms.name, terms)
     holdings = [ranks.hold(terms) for terms in settled.values()]
 
+    usual = asked.but(tpot_limit=None, ttft_limit=None)  # its limits choose among layouts in `solve_for_slo`
+
     def safe(one: Holding) -> int:
-        return safe_number(asked, one, probability=asked.probability)[0].users
+        return safe_number(usual, one, probability=asked.probability)[0].users
 
     return rank_layouts(asked, holdings, sole=sole, safe=safe)
 

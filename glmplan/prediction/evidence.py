@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glmplan.catalog.caching import remembered
 from glmplan.catalog.engines.limitations import engine_names
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.costs.step.model import PARAMETERS, FrontPoints, step_time
@@ -244,7 +245,30 @@ def evidence_from_fit(
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
     beyond, spread, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
-    features = features_of(deployment, load)
+    requests = load.concurrency if deployment.rated[1] is not None else 0.0
+    features = tuple(features_of(deployment, load).items())
+    intervals, tails = _ends(deployment, fit, (knowledge, of), (keys, levels), features, (beyond, spread, requests))
+    basis = _basis(deployment, knowledge)
+    return Evidence(knowledge, basis, outside, intervals, ttft_scale, tails=tails, assumed=deployment.assumed)
+
+
+@remembered(records=2, most=512)
+def _ends(
+    deployment: Deployment,
+    fit: Effects,
+    evidence: tuple[str, str],
+    measured: tuple[tuple[str, ...], tuple[bool, ...]],
+    named: tuple[tuple[str, str], ...],
+    numbers: tuple[float, float, float],
+) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, ...]]]:
+    """Return intervals and tails by kind; loads of one band have the same.
+
+    - `measured`: Keys of the levels, and if each was measured.
+    - `named`: `features_of` the load.
+    - `numbers`: Half-widths for the load and for stages, and the requests in flight under a power limit.
+    """
+    (knowledge, of), (keys, levels), (beyond, spread, requests) = evidence, measured, numbers
+    features = dict(named)
     intervals, tails = {}, {}
     for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
@@ -252,12 +276,11 @@ def evidence_from_fit(
             low, high = _released(low, high, _of_build(fit, knowledge, keys, kind))
             if kind in STEPS:
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            low, high = _power_limited(deployment, kind, load.concurrency, low, high)
+            low, high = _power_limited(deployment, kind, requests, low, high)
             intervals[kind] = (low - spread, high + spread)
             here = kind_at(kind, features["load"], features["cached"], features["stated"])
             tails[kind] = tuple(fit.tails.get(here, NORMAL))
-    basis = _basis(deployment, knowledge)
-    return Evidence(knowledge, basis, outside, intervals, ttft_scale, tails=tails, assumed=deployment.assumed)
+    return intervals, tails
 
 
 def stated_ratios(

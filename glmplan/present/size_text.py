@@ -172,17 +172,28 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
     if content["rent_term"] is not None:
         lines[0] += f"; rents {content['rent_term']}"
+    limits = _limits(content)
+    lines[0] += "".join(f"; {words}" for words in limits)
     rows = [row for row in content["options"] if row["role"] in OFFERED]
     if rows:
-        lines += ["", table_text(_table_row(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
+        table = table_text(_table_row(row, asked.unit) for row in rows)
+        lines += ["", table, "", *_first(rows[0], asked.unit, asked.sites)]
         lines += _measurement(content["measurement"])
     else:
-        lines.append("no machine with a known price meets this SLO")
+        within = f" within the {' and the '.join(limits)}" if limits else ""
+        lines.append(f"no machine with a known price{within} meets this SLO")
     lines += _over_limits(content)
     lines += _cheaper(content)
     lines += _per_token(content, rows)
     lines += _left_out(content)
     return "\n".join(lines)
+
+
+def _limits(content: dict[str, Any]) -> list[str]:
+    """Return the limits of a purchase, in the units of the answer."""
+    budget, power = content["budget_usd"], content["power_limit_kw"]
+    words = [f"budget of {budget:,.0f} USD"] if budget is not None else []
+    return words + ([f"power limit of {power:g} kW"] if power is not None else [])
 
 
 def models_text(contents: Sequence[dict[str, Any]]) -> str:
@@ -249,7 +260,7 @@ def _layout(row: dict[str, Any]) -> str:
     return (f"{row['layout']} --mtp {drafted}" if drafted else str(row["layout"])) + moved
 
 
-def _first(row: dict[str, Any], unit: str) -> list[str]:
+def _first(row: dict[str, Any], unit: str, sites: int) -> list[str]:
     """Return the details of the first answer."""
     lines = [
         f"first: {_machines(row)}, {row['weights']}, {_layout(row)}, {row['engine']}",
@@ -261,7 +272,10 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
         bits = f"{row['bits_per_weight']:.2g} bits for each weight"
         lines.append(f"  quality: {bits}; losses of a format are not modelled; other formats: --weights")
     if row["machines"] > row["machines_serving"]:
-        lines.append(f"  {row['machines_serving']} of the {row['machines']} machines meet the SLO alone")
+        serving, each = row["machines_serving"], row["machines"] // sites
+        site = f"each of {sites} sites: " if sites > 1 else ""
+        meet = "machine meets" if serving == 1 else "machines meet"
+        lines.append(f"  {site}{serving} {meet} the SLO, {each - serving} spare")
     if row["month_lines"]:
         parts = ", ".join(f"{name} {value:,.0f}" for name, value in row["month_lines"].items() if value)
         lines.append(f"  USD per month: {parts} (total {row['usd_month_low']:,.0f} to {row['usd_month_high']:,.0f})")
@@ -421,7 +435,7 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
     if first and first["break_even_million_tokens"] is not None:
         least, most = first["break_even_million_tokens"], first["million_tokens_month_most"]
         if most is not None and least > most:
-            lines.append(f"  break-even at {least:,.0f} M tokens/month, above the capacity of the first machine")
+            lines.append(f"  break-even at {least:,.0f} M tokens/month, above the capacity of the first answer")
         else:
             month = first["break_even_month"]
             after = "" if month is None else f"; the purchase breaks even after {month:.0f} months at this volume"

@@ -229,7 +229,11 @@ def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date
     nodes = machine.host.nodes
     if not _in_slots(machine) or machine.count > nodes * terms.host_slots:
         text = plain_name(machine.text)
-        how = f"set that of the whole machine with --price {text}=NUMBER"
+        default = assumed_host(machine, prices, terms=terms, today=today)
+        taken = "" if default is None or default.quotation is None else (
+            f"; size takes {default.count * default.quotation.value:,.0f} USD for the host"
+        )  # fmt: skip
+        how = f"set that of the whole machine with --price {text}=NUMBER{taken}"
         return Line(f"host of {text}", nodes, None, f"no price of a host for {text}: {how}")
     price = quotation(prices, "buy", _HOST, today=today)
     return Line(_HOST, nodes, price, price.entries[0].contains)

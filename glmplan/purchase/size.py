@@ -34,7 +34,7 @@ from glmplan.planner.ranking import deployment_of, predicted, prompts_timed, typ
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, loads_at, service_of
 from glmplan.planner.slo_layouts import contenders
 from glmplan.planner.traffic_search import asked_under, solution_for
-from glmplan.planner.users import Solution, solve
+from glmplan.planner.users import Solution, is_steady, solve
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
@@ -463,9 +463,13 @@ def _with_headroom(search: _Search, option: Option) -> Option:
     asked, attainment = search.asked, option.attainment
     # the search starts at the share of one machine if that is known to pass
     share = share_of(asked.traffic, option.machines).users if attainment.probability >= asked.probability else None
+    targets = parse_slo(asked.slo)
+    # steady sums know the users of an SLO of means at once
+    counted = is_steady(asked.traffic) and all(target.statistic == "mean" for target in targets)
+    most = None if counted and asked.unit == "users" else BEYOND * asked.load / option.machines
     found = loads_at(
-        search.service(option.planned), asked.traffic, parse_slo(asked.slo), probability=asked.probability,
-        most=BEYOND * asked.load / option.machines, begun=Tries(start=share),
+        search.service(option.planned), asked.traffic, targets, probability=asked.probability, most=most,
+        begun=Tries(start=share),
     )  # fmt: skip
     # where every tested load passed, no target is known to fail
     open_ended = not found.breaks_first
@@ -897,7 +901,7 @@ def _per_token(answer: Sized) -> tuple[Paid | None, str]:
     except GlmplanError as error:
         return None, str(error)
     if first is None:
-        return None, "tokens per month unknown: no machine serves the load"
+        return None, "tokens per month unknown: no machine within the limits serves the load"
     inputs, cached, outputs = month_tokens(first, answer)
     market = market_of(offers, inputs, outputs, cached)
     return Paid(market, inputs, outputs, market.offer.bill(inputs, outputs, cached), cached), ""

@@ -249,8 +249,7 @@ def _steady(traffic: Traffic) -> bool:
 
     Think time and prefix-cache hits are excluded.
     """
-    vary = traffic.jitter or traffic.input_cv or traffic.output_cv or traffic.lengths
-    return traffic.kind == "closed" and traffic.plain and not vary
+    return traffic.kind == "closed" and traffic.uniform
 
 
 def busy_of(found: Sized) -> Ratio:

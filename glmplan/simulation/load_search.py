@@ -647,7 +647,7 @@ class LoadSearch(LoadTries):
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
         elif self.recorded:
             load = self._edge(BORDER, self._start(service))
-        elif self.alike and self.traffic.plain:
+        elif self.traffic.kind == "closed" and self.traffic.uniform:
             start = self.known.start if self.roomy(self.limit) else None
             load = self._edge(BORDER, self._start(service) if start is None else start)
         else:
@@ -677,7 +677,7 @@ class LoadSearch(LoadTries):
         `load`: The load, [-] or [1/s].
         """
         self._bound(service)
-        samples = 1 if self.recorded or self.alike and self.traffic.plain else ARRIVAL_SAMPLES
+        samples = 1 if self.recorded or self.alike and self.traffic.uniform else ARRIVAL_SAMPLES
         return float(np.mean([self._at(BORDER, load, sample).margin for sample in range(samples)]))
 
     def breaks(self, service: Service, load: float, place: int) -> bool:

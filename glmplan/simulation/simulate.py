@@ -39,6 +39,7 @@ __all__ = [
     "Served",
     "Service",
     "SimulationOptions",
+    "alone_on_server",
     "aside",
     "lateness",
     "pieces",
@@ -159,7 +160,7 @@ def travel(front_end: Seconds, traffic: Traffic) -> Seconds:
 def aside(service: Service, traffic: Traffic, counted: int) -> Seconds:
     """Return the front-end time between the requests of a user."""
     front_end = service.front_end
-    beside = front_end - travel(front_end, traffic) + (service.cold_start if _alone(service, traffic) else 0.0)
+    beside = front_end - travel(front_end, traffic) + (service.cold_start if alone_on_server(service, traffic) else 0.0)
     return beside * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
@@ -183,7 +184,7 @@ def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray])
     later: np.ndarray = (scale - 1.0) * waits
     cold_start = service.first.times * service.cold_start
     if _in_step(traffic):
-        return later + cold_start if _alone(service, traffic) else later
+        return later + cold_start if alone_on_server(service, traffic) else later
     if not cold_start:
         return later
     # a replica at work begins with a prompt as a step ends, an idle one as it comes
@@ -196,7 +197,7 @@ def _in_step(traffic: Traffic) -> bool:
     return traffic.kind == "closed" and not traffic.think
 
 
-def _alone(service: Service, traffic: Traffic) -> bool:
+def alone_on_server(service: Service, traffic: Traffic) -> bool:
     """Return True if every user has a server, as predictions count it."""
     servers = service.settings.replicas // service.first.ranks
     return _in_step(traffic) and (traffic.users or 1) <= max(servers, 1)

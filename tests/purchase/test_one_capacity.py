@@ -169,6 +169,32 @@ def test_size_has_the_layout_that_safe_has_for_the_traffic_and_the_slo(model, ma
     assert option.planned.asked.cached_tokens == described.plan[0].cached_tokens
 
 
+@pytest.mark.parametrize(
+    ("model", "machine", "lengths", "limits"),
+    [
+        # without its limits the layout is that of fast answers, which has 63 users instead of 88
+        ("llama-3.1-70b-fp8", "8xgaudi-3", (2048, 512), (10.0, 0.1)),
+        # an odd number of users of two ranks met what 23 users miss
+        ("llama-3.1-70b-fp8", "4xh100-sxm", (1024, 128), (2.5, 0.087)),
+    ],
+)
+def test_fit_has_the_layout_and_the_users_of_safe_and_size_for_the_limits_of_a_request(model, machine, lengths, limits):
+    prompt, answer = lengths
+    slo = f"ttft mean < {limits[0]} s, tpot mean < {limits[1]} s"
+    asked = {"input": prompt, "output": answer}
+    fit = glmplan.fit(model, on=machine, ttft_limit=limits[0], tpot_limit=limits[1], **asked)
+    planned = glmplan.deployment(model, on=machine, ttft_limit=limits[0], tpot_limit=limits[1], **asked)
+    traffic = Traffic(kind="closed", users=1, **asked)
+    described, [traffic] = described_under(PlanRequest(model, machine, **asked), [traffic], usual=True, slo=slo)
+    load = safe_of(described, traffic, parse_slo(slo)).load
+    found = sized(read_size(model, slo, users=int(load), only=machine, machines=1, **asked), MONEY, answers=1)
+    [option] = found.options
+    terms = fit.holding.terms
+    assert terms == planned.holding.terms == described.plan[1].terms == option.planned.holding.terms
+    assert fit.safe.users == load == option.max_load == glmplan.safe(planned).load
+    assert dict(fit.safe.at)[0.95] == dict(option.at)[0.95]
+
+
 def purchases(count: int, seed: int = 20261129):
     """Yield questions with a load near the capacity: users, rates and sessions in turn."""
     rng = np.random.default_rng(seed)

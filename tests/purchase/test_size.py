@@ -382,7 +382,8 @@ def test_what_is_unsure_with_one_user_is_the_nearest_where_nothing_else_may_be_b
     found = sized(asked, MONEY)
     assert not found.options and 0 < found.cheaper.attainment.probability < 0.95
     assert found.per_token is not None
-    assert "nearest: 1 server with 7 × rtx-pro-6000-ws" in size_text(found, size_content(found))
+    text = size_text(found, size_content(found))
+    assert "nearest: 1 server with 7 × rtx-pro-6000-ws" in text and "within the budget of 100,000 USD" in text
 
 
 def test_the_nearest_purchase_has_no_machine_that_takes_no_share_of_the_users():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from glmplan.prediction.distribution import standard
 from glmplan.simulation.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.simulation.engine.step_table import StepTable
 from glmplan.simulation.load_search import Tries
-from glmplan.simulation.load_trial import capacity, try_load
+from glmplan.simulation.load_trial import capacity, one_server, try_load
 from glmplan.simulation.safe_load import Draws, kept_share, load_curve, safe_load, speed_factors
 from glmplan.simulation.simulate import Service, simulate
 from glmplan.simulation.traffic.slo import parse_slo
@@ -39,6 +40,23 @@ def test_one_user_more_than_the_answer_breaks_the_promise():
         for n in (found.load - 3, found.load + 3)
     ]
     assert tpot[0] < 30 < tpot[1]
+
+
+@pytest.mark.parametrize("fixed", [{}, {"lockstep": 2}])
+def test_more_users_of_several_servers_never_wait_less(fixed):
+    """Requests of equal length kept in step or not by the remainder of users over servers."""
+    settings = scheduler_settings("vllm", max_num_seqs=256, replicas=4, **fixed)
+    service, traffic = Service(TABLE, KvPool(400_000), settings), Traffic(kind="closed", users=1, input=2048, output=64)
+    targets = parse_slo("ttft mean < 1 s")
+    trials = [try_load(service, traffic, targets, users, 0) for users in range(40, 61)]
+    waits = [trial.summary["ttft_mean_ms"] for trial in trials]
+    assert all(more > 0.98 * fewer for fewer, more in pairwise(waits))
+    ranks = fixed.get("lockstep", 1)
+    one, share = one_server(service, traffic.at_load(60))
+    assert one.settings.replicas == ranks and share.users == 60 * ranks // 4
+    # the rate is that of all servers
+    alone = try_load(one, share, targets, share.users, 0).summary["output_tokens_per_s"]
+    assert trials[-1].summary["output_tokens_per_s"] == pytest.approx(4 // ranks * alone)
 
 
 @pytest.mark.parametrize(("word", "most"), [("closed:1", 8), ("sessions:1,turns=2", 32)])

@@ -197,6 +197,11 @@ class Traffic(BaseModel):
         return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
 
     @property
+    def uniform(self) -> bool:
+        """Return True if requests are plain and all have one length."""
+        return self.plain and not (self.lengths or self.jitter or self.input_cv or self.output_cv)
+
+    @property
     def marked(self) -> bool:
         """Return True if requests have a priority, a patient client or images."""
         return bool(self.urgent or self.images) or self.patience is not None
