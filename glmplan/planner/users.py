@@ -39,6 +39,7 @@ __all__ = [
     "Counted",
     "Solution",
     "binding_words",
+    "chance_within",
     "count_users",
     "danger_under",
     "facts_of",
@@ -508,6 +509,22 @@ def _counted(
         known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
         safe = safe_users(asked, holding, known, bounds, probability)
     return safe, known
+
+
+def chance_within(asked: Asked, holding: Holding, users: int) -> Ratio:
+    """Return the probability that users meet the SLO of `fit`, [-].
+
+    The same as `Safe.chance_of` of `safe_number`. If the next number of the grid is safe at every probability shown, all
+    numbers that `safe_number` would still predict lie above it, and none of them is predicted.
+    """
+    grid = grid_of(asked, holding)
+    near = next((one for one in grid if one >= users), None)
+    if near is not None and danger_under(asked, holding) is None:
+        known = predictions_of(asked, holding, tuple(one for one in grid if one <= near), settled=True)
+        safe = safe_users(asked, holding, known, probability=asked.probability)
+        if min(number for _, number in safe.at) >= near:
+            return safe.chance_of(users)
+    return safe_number(asked, holding, probability=asked.probability)[0].chance_of(users)
 
 
 def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], probability: Ratio) -> int:
