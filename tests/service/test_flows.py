@@ -283,10 +283,10 @@ def test_back_undoes_a_change_and_the_lists_find_names_as_people_type_them(opene
 
 @pytest.mark.parametrize("first", ["", "q", "qwen3-3"])
 def test_text_that_is_typed_while_a_list_loads_stays(opened, first):
-    """The list put its first choice over what was typed: `qwen3-32b` became `GLM-5.1wen3-32b`, which nothing matches."""
+    """The list put its first choice over what was typed: `qwen3-32b` became `GLM-5.1wen3-32b`."""
     page, held = opened(), []
     settled(page)
-    page.route("**/v1/catalogue", lambda route: held.append(route))
+    page.route("**/v1/catalogue", held.append)
     page.reload()
     page.locator("#model").click()
     page.keyboard.press("Control+a")
