@@ -418,7 +418,7 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
     count = users_at_once(users, "users")
     holding, _ = _known(planned)
     with site_calibration(planned.asked.calibration):
-        return predicted(planned.asked, [(holding, count)])[0]
+        return predicted(planned.asked, [(holding, count)], statistics=True)[0]
 
 
 def _promise(planned: Planned) -> str:

@@ -14,7 +14,7 @@ from glmplan.errors import GlmplanError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, prompts_timed
-from glmplan.planner.users import safe_number, solve
+from glmplan.planner.users import chance_within, solve
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio
@@ -66,8 +66,7 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
         return Met(False, 0.0)
     if not scored.alone or not prompts_timed(asked) or asked.prefill:
         return Met(True, 0.0)
-    safe, _ = safe_number(asked, holding, probability=asked.probability)
-    return Met(True, safe.chance_of(asked.users[-1] if asked.users_given else 1))
+    return Met(True, chance_within(asked, holding, asked.users[-1] if asked.users_given else 1))
 
 
 def meets(asked: Asked, met: Met) -> bool:

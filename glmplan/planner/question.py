@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 from glmplan.catalog.engines.defaults import engine_defaults
@@ -592,7 +593,7 @@ class Asked:
         running = load_engine(self.engine).running
         return running is not None and running.divided_experts
 
-    @property
+    @cached_property
     def defaults(self) -> EngineDefaults:
         """Scheduler defaults of the engine with the explicit options."""
         part = self.machine.accelerator

@@ -202,11 +202,13 @@ def predicted(
     *,
     known: Mapping[int, Deployment] | None = None,
     settled: bool = False,
+    statistics: bool = False,
 ) -> list[Prediction]:
-    """Predict layouts at given concurrencies.
+    """Predict the means of layouts at given concurrencies.
 
     - `known`: Deployments that exist already, by the id of their layout.
     - `settled`: Leave out the first request of each user, which all start together.
+    - `statistics`: Predict medians, percentiles and every rate too.
     """
     deployments = dict(known or {})
     rows: list[tuple[Deployment, Load, None]] = []
@@ -215,6 +217,7 @@ def predicted(
         if deployment is None:
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
         load = load_on(asked, deployment, holding, users)
+        load = replace(load, means=False) if statistics else load
         if settled and load.phase == "serving":
             each = round(max(load.concurrency / load.ranks, 1.0))
             load = replace(load, settled=True, requests=settled_requests(each) * load.ranks)
@@ -303,7 +306,7 @@ def _links(asked: Asked, terms: Terms) -> LayoutLinks:
 def load_of(
     asked: Asked, deployment: Deployment, pool: Pool | None, users: int, replicas: int = 1, slots: int | None = None
 ) -> Load:
-    """Return the mean load of a server at a concurrency.
+    """Return the mean load of a server at a concurrency, for means.
 
     Closed loop: each user sends the next request after the last answer. Without a matrix rate only decoding counts.
     - `pool`: KV pool of all replicas for requests of this length; None does not limit.
@@ -328,6 +331,7 @@ def load_of(
         max_requests=places,
         pool_tokens=tokens,
         replicas=busy,
+        means=True,
     )
     return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
 

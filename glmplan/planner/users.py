@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ __all__ = [
     "Counted",
     "Solution",
     "binding_words",
+    "chance_within",
     "count_users",
     "danger_under",
     "facts_of",
@@ -82,7 +83,7 @@ _WORDS = {
 def predictions_of(
     asked: Asked, holding: Holding, counts: tuple[int, ...], *, settled: bool = False
 ) -> dict[int, Prediction]:
-    """Predict several numbers of users at once.
+    """Predict the means of several numbers of users at once.
 
     `settled`: In their steady state, in which an SLO is judged: without the first request of each.
     """
@@ -160,18 +161,22 @@ def _running(asked: Asked, holding: Holding) -> float:
     return max(min(holding.pool_for(asked.request_tokens).held, places_of(asked, holding)), 1.0)
 
 
-def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
-    """Return the highest concurrency within a target, interpolated in logs."""
-    good = values <= target
-    if not good[0]:
-        return 0
-    if good.all():
-        return int(counts[-1])
-    last = int(np.argmin(good)) - 1
-    low, high = math.log(counts[last]), math.log(counts[last + 1])
-    a, b = math.log(max(values[last], 1e-12)), math.log(max(values[last + 1], 1e-12))
-    share = (math.log(target) - a) / (b - a) if b > a else 0.0
-    return max(int(math.exp(low + share * (high - low)) + 1e-9), int(counts[last]))
+def _largest(values: Iterable[tuple[int, float]], target: float) -> int:
+    """Return the highest concurrency within a target, interpolated in logs.
+
+    `values`: Ascending concurrencies with a time each; none counts less than those before it.
+    """
+    last, time = 0, 0.0
+    for count, found in values:
+        if (value := max(found, time)) > target:
+            if not last:
+                return 0
+            low, high = math.log(last), math.log(count)
+            a, b = math.log(max(time, 1e-12)), math.log(max(value, 1e-12))
+            share = (math.log(target) - a) / (b - a) if b > a else 0.0
+            return max(int(math.exp(low + share * (high - low)) + 1e-9), last)
+        last, time = count, value
+    return last
 
 
 def safe_users(
@@ -189,25 +194,14 @@ def safe_users(
     max_num_seqs and TTFT is within its bound (``queue``). Times are interpolated between predicted concurrencies. The
     quantiles are taken as fully correlated: a slow machine has the small pool too.
     """
-    alone = found[min(found)]
-    if bounds is None:
-        bounds = usual_bounds(alone, asked.slo_limits)
-    mean = _limits_at(EXPECTED, asked, holding, found, mean_bounds(alone, bounds))
-
-    def at(share: Ratio) -> dict[str, int]:
-        # three times a long single-user TTFT is not a useful SLO: a load that misses the bound in the mean is not safe
-        return {
-            name: min(limit, mean[name]) if share > EXPECTED else limit
-            for name, limit in _limits_at(share, asked, holding, found, bounds).items()
-        }
-
-    limits = {share: at(share) for share in sorted({probability, *SHOWN}, reverse=True)}
+    bounds = _bounds_of(asked, found, bounds)
+    mean, limits = _limits_of(asked, holding, found, bounds, probability)
     bad = limits[probability]
     words = _limit_words(bad, bounds, probability, asked.user_tokens, most=max(found))
     places = places_of(asked, holding)
     if bad["queue"] >= places:
         words["queue"] = f"max_num_seqs lets {counted_unit(places, 'requests')} run at once"
-    users = {share: max(min(one.values()), 0) for share, one in limits.items()}
+    users = _numbers(limits)
     return Safe(
         users=users[probability],
         expected=max(min(mean.values()), 0),
@@ -223,6 +217,36 @@ def safe_users(
             for number in sorted({*found, *_beyond(asked, holding, max(found))})
         ),
     )
+
+
+def _bounds_of(
+    asked: Asked, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None
+) -> Mapping[str, float]:
+    """Return the bounds of an SLO, by default the usual ones, [s]."""
+    if bounds is not None:
+        return bounds
+    return usual_bounds(found[min(found)], asked.slo_limits)
+
+
+def _limits_of(
+    asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float], probability: Ratio
+) -> tuple[dict[str, int], dict[Ratio, dict[str, int]]]:
+    """Return the limits on users in the mean, and at each probability."""
+    mean = _limits_at(EXPECTED, asked, holding, found, mean_bounds(found[min(found)], bounds))
+
+    def at(share: Ratio) -> dict[str, int]:
+        # three times a long single-user TTFT is not a useful SLO: a load that misses the bound in the mean is not safe
+        return {
+            name: min(limit, mean[name]) if share > EXPECTED else limit
+            for name, limit in _limits_at(share, asked, holding, found, bounds).items()
+        }
+
+    return mean, {share: at(share) for share in sorted({probability, *SHOWN}, reverse=True)}
+
+
+def _numbers(limits: Mapping[Ratio, Mapping[str, int]]) -> dict[Ratio, int]:
+    """Return the users within every limit, by probability."""
+    return {share: max(min(one.values()), 0) for share, one in limits.items()}
 
 
 def _beyond(asked: Asked, holding: Holding, most: int) -> set[int]:
@@ -255,13 +279,13 @@ def _limits_at(
     share: Ratio, asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float]
 ) -> dict[str, int]:
     """Return the limits on users at a quantile of the distribution."""
-    counts, seats = np.array(sorted(found), dtype=float), places_of(asked, holding)
+    seats = places_of(asked, holding)
     limits = {"kv": int(_held_at(holding, share)), "queue": seats}
     for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
-        times = [found[int(number)].figures.get(metric) for number in counts]
-        if metric in bounds and times[0] is not None:
-            values = np.array([one.quantile(share) for one in times if one is not None])
-            limits[name] = min(seats, _largest(counts, np.maximum.accumulate(values), bounds[metric]))
+        times = {number: found[number].figures.get(metric) for number in sorted(found)}
+        if metric in bounds and times[min(times)] is not None:
+            values = ((number, one.quantile(share)) for number, one in times.items() if one is not None)
+            limits[name] = min(seats, _largest(values, bounds[metric]))
     return limits
 
 
@@ -494,22 +518,44 @@ def _counted(
 ) -> tuple[Safe, Mapping[int, Prediction]]:
     """Return the safe users before hazards, and the predictions behind them."""
     known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
-    safe = safe_users(asked, holding, known, bounds, probability)
-    if max(users for _, users in safe.at) == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
+
+    limits = _bounds_of(asked, known, bounds)
+
+    def numbers(known: Mapping[int, Prediction]) -> set[int]:
+        return set(_numbers(_limits_of(asked, holding, known, limits, probability)[1]).values())
+
+    at = numbers(known)
+    if max(at) == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
         more = tuple(one for one in wider if one not in known)
         known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
-        safe = safe_users(asked, holding, known, bounds, probability)
+        at = numbers(known)
     for _ in range(_REFINED):
         # between powers of two times are no lines: the numbers that were found are predicted too
-        found = {min(max(users, 1), max(known)) for _, users in safe.at} - set(known)
+        found = {min(max(users, 1), max(known)) for users in at} - set(known)
         if not found:
             break
         # an interval that widens at some load makes a step: its place is halved
         middles = {(max(one for one in known if one < users) + users) // 2 for users in found}
         more = tuple(sorted((found | middles) - set(known)))
         known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
-        safe = safe_users(asked, holding, known, bounds, probability)
-    return safe, known
+        at = numbers(known)
+    return safe_users(asked, holding, known, limits, probability), known
+
+
+def chance_within(asked: Asked, holding: Holding, users: int) -> Ratio:
+    """Return the probability that users meet the SLO of `fit`, [-].
+
+    The same as `Safe.chance_of` of `safe_number`. If the next number of the grid is safe at every probability shown,
+    `safe_number` would predict larger numbers only, and they are left out.
+    """
+    grid = grid_of(asked, holding)
+    near = next((one for one in grid if one >= users), None)
+    if near is not None and danger_under(asked, holding) is None:
+        known = predictions_of(asked, holding, tuple(one for one in grid if one <= near), settled=True)
+        safe = safe_users(asked, holding, known, probability=asked.probability)
+        if min(number for _, number in safe.at) >= near:
+            return safe.chance_of(users)
+    return safe_number(asked, holding, probability=asked.probability)[0].chance_of(users)
 
 
 def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], probability: Ratio) -> int:

@@ -262,7 +262,7 @@ class Deployment:
         """Return the largest prompt step replayed from piecewise graphs [token]"""
         return self.defaults.graph_tokens if self.settings.graphs else 0
 
-    @property
+    @cached_property
     def defaults(self) -> EngineDefaults:
         """Return the scheduler settings; assumed values for an unknown engine."""
         if not engine_known(self.engine):

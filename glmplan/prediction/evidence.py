@@ -245,40 +245,34 @@ def evidence_from_fit(
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
     beyond, spread, outside = _outside(deployment, load, knowledge, _domains(deployment, keys, levels, fit))
-    requests = load.concurrency if deployment.rated[1] is not None else 0.0
+    known = (knowledge, of, keys, levels, beyond, spread)
+    limited = load.concurrency if deployment.rated[1] is not None else None
     features = tuple(features_of(deployment, load).items())
-    intervals, tails = _ends(deployment, fit, (knowledge, of), (keys, levels), features, (beyond, spread, requests))
+    intervals, tails = _ends_of(deployment, fit, known, features, limited)
     basis = _basis(deployment, knowledge)
     return Evidence(knowledge, basis, outside, intervals, ttft_scale, tails=tails, assumed=deployment.assumed)
 
 
-@remembered(records=2, most=512)
-def _ends(
-    deployment: Deployment,
-    fit: Effects,
-    evidence: tuple[str, str],
-    measured: tuple[tuple[str, ...], tuple[bool, ...]],
-    named: tuple[tuple[str, str], ...],
-    numbers: tuple[float, float, float],
-) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, ...]]]:
-    """Return intervals and tails by kind; loads of one band have the same.
+@remembered(records=2, most=1024)
+def _ends_of(
+    deployment: Deployment, fit: Effects, known: tuple[Any, ...], features: tuple[tuple[str, str], ...],
+    limited: float | None,
+) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, ...]]]:  # fmt: skip
+    """Return the interval and the tail of each kind; many loads share them.
 
-    - `measured`: Keys of the levels, and if each was measured.
-    - `named`: `features_of` the load.
-    - `numbers`: Half-widths for the load and for stages, and the requests in flight under a power limit.
+    `limited` is the concurrency under a power limit.
     """
-    (knowledge, of), (keys, levels), (beyond, spread, requests) = evidence, measured, numbers
-    features = dict(named)
-    intervals, tails = {}, {}
+    knowledge, of, keys, levels, beyond, spread = known
+    at, intervals, tails = dict(features), {}, {}
     for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
-            low, high = _extrapolated(fit, (of, levels), kind, features, beyond)
+            low, high = _extrapolated(fit, (of, levels), kind, at, beyond)
             low, high = _released(low, high, _of_build(fit, knowledge, keys, kind))
             if kind in STEPS:
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
-            low, high = _power_limited(deployment, kind, requests, low, high)
+            low, high = _power_limited(deployment, kind, limited, low, high)
             intervals[kind] = (low - spread, high + spread)
-            here = kind_at(kind, features["load"], features["cached"], features["stated"])
+            here = kind_at(kind, at["load"], at["cached"], at["stated"])
             tails[kind] = tuple(fit.tails.get(here, NORMAL))
     return intervals, tails
 

@@ -439,22 +439,26 @@ def _serving(load: Load) -> LoadMetrics:
     # at higher concurrency the front end overlaps with the other users' steps
     wall = _then(mix.counted, requests / concurrency)
     tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
+    first = MetricWeights(_then(mix.ttft, 1.0))
     figures = {
-        "ttft": MetricWeights(first := _then(mix.ttft, 1.0)),
-        "ttft_p50": MetricWeights(_then(mix.ttft_median, 1.0)),
-        "ttft_p99": MetricWeights(_then(mix.ttft_late, 1.0)),
+        "ttft": first,
         "tpot": MetricWeights(tpot),
-        "tpot_p50": MetricWeights(_then(mix.tpot_median, 0.0)),
-        "tpot_p99": MetricWeights(_then(mix.tpot_late, 0.0)),
-        "itl": MetricWeights(_then(mix.itl, 0.0)),
-        "itl_p50": MetricWeights(_then(mix.itl_median, 0.0)),
-        "itl_p99": MetricWeights(_then(mix.itl_late, 0.0)),
-        "e2e": MetricWeights(_then(mix.stay, 1.0), first),
-        "e2e_p99": MetricWeights(_then(mix.stay_late, 1.0), _then(mix.stay_late_first, 1.0)),
         "output_rate": MetricWeights(wall, scale=mix.output_tokens, rate=True),
-        "user_rate": MetricWeights(tpot, rate=True),
-        "total_rate": MetricWeights(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
+    if not load.means:
+        figures |= {
+            "ttft_p50": MetricWeights(_then(mix.ttft_median, 1.0)),
+            "ttft_p99": MetricWeights(_then(mix.ttft_late, 1.0)),
+            "tpot_p50": MetricWeights(_then(mix.tpot_median, 0.0)),
+            "tpot_p99": MetricWeights(_then(mix.tpot_late, 0.0)),
+            "itl": MetricWeights(_then(mix.itl, 0.0)),
+            "itl_p50": MetricWeights(_then(mix.itl_median, 0.0)),
+            "itl_p99": MetricWeights(_then(mix.itl_late, 0.0)),
+            "e2e": MetricWeights(_then(mix.stay, 1.0), first.weights),
+            "e2e_p99": MetricWeights(_then(mix.stay_late, 1.0), _then(mix.stay_late_first, 1.0)),
+            "user_rate": MetricWeights(tpot, rate=True),
+            "total_rate": MetricWeights(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
+        }
     if load.tokens_per_step > 1:
         figures = _without_gaps(figures)
     if not mix.tpot.any():

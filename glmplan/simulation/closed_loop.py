@@ -10,8 +10,8 @@ step time over a few kinds of step. The weights are exact; kinds of step with ne
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import Any
 
@@ -35,9 +35,15 @@ __all__ = [
 ]
 
 
+#: weights of a metric that a run of means leaves out
+_not_counted = partial(np.zeros, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class StepMix:
     """Kinds of step of a run, with the weight of each in every metric.
+
+    A run of means has those of ``ttft``, ``tpot`` and ``counted`` only.
 
     Attributes
     ----------
@@ -75,21 +81,21 @@ class StepMix:
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
     ttft: np.ndarray
-    ttft_median: np.ndarray
-    ttft_late: np.ndarray
     tpot: np.ndarray
-    tpot_median: np.ndarray
-    tpot_late: np.ndarray
-    stay: np.ndarray
-    stay_late: np.ndarray
-    stay_late_first: np.ndarray
-    itl: np.ndarray
-    itl_median: np.ndarray
-    itl_late: np.ndarray
     counted: np.ndarray
     output_tokens: float
     input_tokens: float
     peak_requests: int
+    ttft_median: np.ndarray = field(default_factory=_not_counted)
+    ttft_late: np.ndarray = field(default_factory=_not_counted)
+    tpot_median: np.ndarray = field(default_factory=_not_counted)
+    tpot_late: np.ndarray = field(default_factory=_not_counted)
+    stay: np.ndarray = field(default_factory=_not_counted)
+    stay_late: np.ndarray = field(default_factory=_not_counted)
+    stay_late_first: np.ndarray = field(default_factory=_not_counted)
+    itl: np.ndarray = field(default_factory=_not_counted)
+    itl_median: np.ndarray = field(default_factory=_not_counted)
+    itl_late: np.ndarray = field(default_factory=_not_counted)
 
 
 @lru_cache(maxsize=4096)
@@ -150,10 +156,11 @@ def decode_steps(run: ClosedLoop, outputs: list[int]) -> list[int]:
     [95, 99, 101, 105]
     """
     if not 0 < run.tokens_per_step - 1 <= run.draft_tokens:
-        return [int(-(-(answer - 1) // run.tokens_per_step)) for answer in outputs]
+        steps = {answer: int(-(-(answer - 1) // run.tokens_per_step)) for answer in set(outputs)}
+        return [steps[answer] for answer in outputs]
     acceptance = _acceptance(run.draft_tokens, run.tokens_per_step)
-    steps: list[int] = acceptance.steps_at(np.array(outputs) - 1, _shuffled_normal(len(outputs))).tolist()
-    return steps
+    drafted: list[int] = acceptance.steps_at(np.array(outputs) - 1, _shuffled_normal(len(outputs))).tolist()
+    return drafted
 
 
 _acceptance = lru_cache(maxsize=256)(Acceptance.of_mean)
@@ -178,14 +185,15 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
     span, outputs = span[counted], outputs[counted]
     # a rough step time, only to say which requests wait, and which tokens take, about as long as the median one
     rough = steps * (1.0 + table[:, 2] / 500.0 + table[:, 0] / 200.0)
-    weights = _request_weights(rough, steps, span, outputs)
-    gap, tokens = rough / np.maximum(steps, 1.0), table[:, 0] * steps * inside
-    weights |= {
-        "itl": tokens / max(float(tokens.sum()), 1.0),
-        "itl_median": _between_gaps(gap, tokens, *_MIDDLE),
-        "itl_late": _between_gaps(gap, tokens, *_LATE_GAPS),
-        "counted": steps * inside,
-    }
+    weights = _request_weights(rough, steps, span, outputs, means=run.means)
+    weights["counted"] = steps * inside
+    if not run.means:
+        gap, tokens = rough / np.maximum(steps, 1.0), table[:, 0] * steps * inside
+        weights |= {
+            "itl": tokens / max(float(tokens.sum()), 1.0),
+            "itl_median": _between_gaps(gap, tokens, *_MIDDLE),
+            "itl_late": _between_gaps(gap, tokens, *_LATE_GAPS),
+        }
     key = group_of_steps(table[:, 0], table[:, 2], table[:, 3])
     _, group = np.unique(key, return_inverse=True)
     size = int(group.max()) + 1
@@ -213,11 +221,10 @@ _MIDDLE, _LATE, _LATE_GAPS = (0.4, 0.6), (0.98, 1.0), (0.9895, 0.9905)
 
 
 def _request_weights(
-    rough: np.ndarray, steps: np.ndarray, span: np.ndarray, outputs: np.ndarray
+    rough: np.ndarray, steps: np.ndarray, span: np.ndarray, outputs: np.ndarray, *, means: bool
 ) -> dict[str, np.ndarray]:
     """Return the steps of each block in every metric of a request."""
     start, first, end = span[:, 0], span[:, 1], span[:, 2]
-    elapsed = np.concatenate([[0.0], np.cumsum(rough)])
 
     def weight(begin: np.ndarray, stop: np.ndarray, of: np.ndarray, value: np.ndarray | None = None) -> np.ndarray:
         each = (np.ones(len(of)) if value is None else value[of]) / max(len(of), 1)
@@ -227,14 +234,16 @@ def _request_weights(
 
     everyone, many = np.arange(len(span)), np.flatnonzero(outputs > 1)
     per_token = 1.0 / np.maximum(outputs - 1.0, 1.0)
+    found = {"ttft": weight(start, first, everyone), "tpot": weight(first, end, many, per_token)}
+    if means:
+        return found
+    elapsed = np.concatenate([[0.0], np.cumsum(rough)])
     wait, stay = elapsed[first] - elapsed[start], elapsed[end] - elapsed[start]
     slow = _ranked(stay, *_LATE)
     gap = ((elapsed[end] - elapsed[first]) * per_token)[many]
-    return {
-        "ttft": weight(start, first, everyone),
+    return found | {
         "ttft_median": weight(start, first, _ranked(wait, *_MIDDLE)),
         "ttft_late": weight(start, first, _ranked(wait, *_LATE)),
-        "tpot": weight(first, end, many, per_token),
         "tpot_median": weight(first, end, many[_ranked(gap, *_MIDDLE)], per_token),
         "tpot_late": weight(first, end, many[_ranked(gap, *_LATE)], per_token),
         "stay": weight(start, end, everyone),

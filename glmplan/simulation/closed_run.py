@@ -67,6 +67,8 @@ class ClosedLoop:
         steady state between these and the last prompt counts; else all users start together and all counts.
     settled : bool
         True if the first request of each user does not count: they all start together, which happens once.
+    means : bool
+        True if only means are counted: no median, percentile, gap between tokens or time of a whole request.
     tokens_per_step : float
         Tokens that a request gains in a step (acceptance length of speculative decoding), [token]
     draft_tokens : int
@@ -91,6 +93,7 @@ class ClosedLoop:
     late: int = 0
     staggered: bool = False
     settled: bool = False
+    means: bool = False
     tokens_per_step: float = 1.0
     draft_tokens: int = 0
 

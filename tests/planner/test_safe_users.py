@@ -10,7 +10,7 @@ from glmplan.planner import fit_answer, read_words, solve
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
 from glmplan.planner.traffic_search import described_under
-from glmplan.planner.users import count_users, predictions_of, safe_number, safe_users, user_table
+from glmplan.planner.users import chance_within, count_users, predictions_of, safe_number, safe_users, user_table
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_trial import try_load
@@ -201,3 +201,13 @@ def test_the_slots_of_a_launch_command_fit_the_pool_with_the_context_of_each(mod
     tokens, slots = (int(re.search(rf"{name} (\d+)", command)[1]) for name in ("-c", "--parallel"))
     held = answer.holding.pool_for(tokens // slots).held
     assert slots * replicas >= min(users, max(int(answer.holding.held_low), 1)) and held >= slots * replicas
+
+
+@pytest.mark.parametrize("users", [1, 3, 8, 11, 20, 48, 64, 300])
+@pytest.mark.parametrize("limits", [{}, {"tpot_limit": "14 ms"}, {"tpot_limit": "10 ms", "probability": "0.6"}])
+def test_the_chance_of_few_users_needs_no_search_for_the_most(users, limits):
+    """Some of these numbers are safe, others are not, and 300 are more than the pool holds."""
+    asked = read_words(PlanRequest("llama-3.1-8b-bf16", "1xh100-sxm", users=str(users), **limits))
+    holding = solve(asked).best
+    safe, _ = safe_number(asked, holding, probability=asked.probability)
+    assert chance_within(asked, holding, users) == safe.chance_of(users)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,3 +34,14 @@ def test_many_users_are_the_rate_times_the_time_of_each(users, front):
     each = seconds(found, "ttft", 0.02, front) + 199 * seconds(found, "tpot", 0.02, front)
     rate = seconds(found, "output_rate", 0.02, front) / 200
     assert rate * each == pytest.approx(users, rel=0.05)  # the last requests find fewer beside them
+
+
+@pytest.mark.parametrize("tokens", [1, 200])
+@pytest.mark.parametrize("settled", [False, True])
+def test_means_alone_are_those_of_all_statistics(tokens, settled):
+    every = Load(16, 500, tokens, requests=400, phase="serving", settled=settled)
+    found, means = metrics_of(every), metrics_of(replace(every, means=True))
+    assert means.figures.keys() == {"ttft", "output_rate"} | ({"tpot"} if tokens > 1 else set())
+    for name, one in means.figures.items():
+        assert one.scale == found.figures[name].scale
+        np.testing.assert_array_equal(one.weights, found.figures[name].weights)

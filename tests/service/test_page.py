@@ -75,6 +75,44 @@ def test_the_curve_and_its_table_show_every_number_of_users(shared):
     assert "8 users" in shared.locator("#curve svg").first.get_attribute("aria-label")
 
 
+def test_a_tap_on_the_curve_tells_the_values_of_the_nearest_point(opened):
+    page = opened(has_touch=True, viewport={"width": 390, "height": 844})
+    settled(page)
+    chart, told = page.locator("#curve svg"), page.locator("#curve .nearest")
+    assert told.inner_text().startswith("8 users: ")
+    chart.scroll_into_view_if_needed()
+    points = page.evaluate(
+        "[...document.querySelectorAll('#curve circle')].map((one) => one.getBoundingClientRect().x)"
+    )
+    page.touchscreen.tap(points[0] + 5, chart.bounding_box()["y"] + 40)
+    assert told.inner_text() == chart.locator("circle title").first.text_content()
+    assert told.inner_text().startswith("1 user: ")
+
+
+def test_other_users_ask_for_the_same_curve(opened):
+    """The rows of the curve are those of powers of two, so that the service has their answer; the own row is added."""
+    page, questions = opened(), []
+    settled(page)
+    rows = page.locator("#curve circle").count()
+    page.on("request", lambda one: questions.append(one.post_data_json) if one.url.endswith("/v1/fit") else None)
+    for users in ("9", "10"):
+        page.locator("#users").fill(users)
+        page.locator("#users").press("Enter")
+        until(page, f"location.search.includes('users={users}&')")
+        settled(page)
+        assert page.locator("#curve circle").count() == rows
+        assert page.locator("#curve .nearest").inner_text().startswith(f"{users} users: ")
+    curves = [one["users"] for one in questions if one.get("weights") == "bf16" and isinstance(one["users"], list)]
+    assert len(curves) == 2 and curves[0] == curves[1]
+
+
+def test_the_evidence_of_a_range_is_told_once(opened):
+    page = opened("/?model=qwen3-32b&on=2xrtx-5090&users=4&rate=15")
+    settled(page)
+    why = page.locator("#why").inner_text().lower()
+    assert why.count("measured separately") == 1 and "extrapolated" not in why
+
+
 def test_the_chart_has_the_slo_the_zones_and_both_bands(opened, client):
     page = opened("/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8&rate=12")
     settled(page)

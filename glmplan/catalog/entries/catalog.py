@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -36,6 +36,8 @@ class Catalog(Generic[Entry]):
         self._place = folder
         self.read = read
         self.read_once = cache(read)
+        # names come from requests of clients
+        self._find_once = lru_cache(maxsize=1024)(self._named)
 
     @cached_property
     def folder(self) -> Path:
@@ -63,6 +65,9 @@ class Catalog(Generic[Entry]):
         """Return the entry of a name, an alias or a TOML file, else None."""
         if str(name).endswith(".toml"):
             return self.read(Path(name))
-        stem = plain_name(str(name))
+        return self._find_once(str(name))
+
+    def _named(self, name: str) -> Entry | None:
+        stem = plain_name(name)
         known = stem if stem in self.names else self.aliases.get(stem)
         return self.read_once(self.folder / f"{known}.toml") if known else None

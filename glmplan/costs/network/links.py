@@ -532,7 +532,10 @@ class LinksByPoint:
             places.setdefault(getattr(layout, group), []).append(place)
         if len(places) == 1:
             return ((next(iter(places)), slice(None)),)
-        return tuple((link, np.isin(self.of, result)) for link, result in places.items())
+        number = len(self.layouts)
+        return tuple(
+            (link, np.bincount(result, minlength=number).astype(bool)[self.of]) for link, result in places.items()
+        )
 
 
 def links_of_layout(

@@ -1,6 +1,7 @@
 // Searchable lists: an input that finds entries of the catalogue by the name that people use.
 
 import { el } from "./dom.js";
+import { said } from "./words.js";
 
 const MOST = 40;
 const folded = (text) => text.toLowerCase().replaceAll(/[^a-z0-9.]+/g, " ").trim();
@@ -85,8 +86,10 @@ export function combobox(input, label) {
   input.addEventListener("blur", () => {
     const vacant = !input.value && input.dataset.value && choices.find((one) => !one.value);
     if (vacant) return choose(vacant);
+    const typed = typing && input.value;
     close();
     put(input.dataset.value ?? "");
+    if (typed && typed !== input.value) said(`“${typed}” was not chosen from the list: ${input.value} stays.`);
   });
   input.addEventListener("keydown", (event) => {
     const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];

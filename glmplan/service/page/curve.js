@@ -32,6 +32,7 @@ function userTicks(least, most, room) {
   return found.filter((_, place) => place % every === 0);
 }
 
+const counted = ({ users }) => `${whole(users)} ${users === 1 ? "user" : "users"}`;
 const seconds = (figure) => figure && Object.fromEntries(Object.entries(figure).map(([name, value]) => [name, value / 1000]));
 /** What may be drawn: [name, unit, figure of a row, limit of the SLO, words of the limit]. */
 const METRICS = {
@@ -90,7 +91,7 @@ function chart(rows, safe, here, width) {
   const band = (low, high) => `${path(points, high)}${path([...points].reverse(), low).replace("M", "L")}Z`;
   const label = labels(left, width, height);
   const floor = height - BOTTOM;
-  const spoken = chance ? points.map((one) => `${one.users} users: ${number(one.value)} %`) : points.map((one) => `${one.users} users: ${number(one.value)}, ${span(one)}`);
+  const spoken = chance ? points.map((one) => `${counted(one)}: ${number(one.value)} %`) : points.map((one) => `${counted(one)}: ${number(one.value)}, ${span(one)}`);
   const parts = [];
   const texts = [];
   const zones = zonesOf(safe, users[1]);
@@ -124,7 +125,7 @@ function chart(rows, safe, here, width) {
   }
   for (const one of points) {
     const dot = svg("circle", { cx: x(one.users), cy: y(one.value), r: one.users === here ? 6 : 3.5, class: one.users === here ? "dot here" : "dot" });
-    dot.append(svg("title", { text: chance ? `${one.users} users: ${number(one.value)} %` : `${one.users} users: ${number(one.value)} ${unit} (${span(one)})` }));
+    dot.append(svg("title", { text: chance ? `${counted(one)}: ${number(one.value)} %` : `${counted(one)}: ${number(one.value)} ${unit} (${span(one)})` }));
     parts.push(dot);
   }
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${METRICS[metric][0]}. ${spoken.join("; ")}` }, parts, texts);
@@ -145,14 +146,21 @@ export function drawCurve(into, tableInto, rows, safe, here, lacking = "") {
     tableInto.replaceChildren();
     return;
   }
-  const place = el("div", { class: "drawing" });
+  const nearest = el("p", { class: "note nearest" });
+  const tell = ({ clientX }) => {
+    const away = (dot) => Math.abs(dot.getBoundingClientRect().x + dot.getBoundingClientRect().width / 2 - clientX);
+    const [near] = [...place.querySelectorAll("circle")].sort((one, other) => away(one) - away(other));
+    if (near) nearest.textContent = near.textContent;
+  };
+  const place = el("div", { class: "drawing", pointermove: tell, pointerdown: tell });
   const buttons = Object.entries(METRICS).filter(([name]) => name !== "chance" || safe?.curve?.length).map(([name, [title]]) => el("button", { type: "button", class: "small", "aria-pressed": String(name === metric), text: title, click: () => { metric = name; redraw(); buttons.forEach((one) => one.setAttribute("aria-pressed", String(one.textContent === title))); } }));
   redraw = () => {
     seen = Math.round(into.clientWidth);
     place.replaceChildren(chart(rows, safe, here, Math.min(Math.max(seen, 280), 720)));
+    nearest.textContent = place.querySelector("circle.here")?.textContent ?? "";
   };
   const key = el("ul", { class: "key" }, [["line-key", "expected"], ["band inner", "50 %"], ["band", "90 %"], ["slo-key", "your limit"]].map(([kind, words]) => el("li", {}, el("i", { class: `k-${kind.replace(" ", "-")}` }), words)));
-  into.replaceChildren(el("div", { class: "row" }, buttons), place, key);
+  into.replaceChildren(el("div", { class: "row" }, buttons), place, nearest, key);
   redraw();
   const range = (field, write = number) => (row) => (row[field] ? `${write(row[field].value)} (${write(row[field].low)} to ${write(row[field].high)})` : "–");
   const columns = [

@@ -7,6 +7,8 @@ import { asked } from "./state.js";
 import { opens } from "./words.js";
 
 const FIRST = 8;
+/** Time between the answer and the questions of its table [ms]. */
+const PAUSE = 300;
 
 /** Formats of the model by precision; the one of the answer is first asked. */
 function ordered(entry, chosen) {
@@ -50,14 +52,17 @@ export async function drawFormats(answer, state, catalogue, users, signal, take)
   const { near, rest } = ordered(entry, answer.question.checkpoint);
   const body = el("tbody");
   const heads = ["Format", "Answer", "Engine, evidence", "Sure for", "Expected", `Each of ${whole(users)}, tok/s`, ""];
-  const more = el("button", { type: "button", class: "small", text: `${rest.length} more formats`, click: () => { more.remove(); fill(rest); } });
+  const more = el("button", { type: "button", class: "small", text: `${rest.length} more ${rest.length === 1 ? "format" : "formats"}`, click: () => { more.remove(); fill(rest); } });
   into.replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Formats, table" }, el("table", {}, el("caption", { class: "sr", text: "Formats of the model on this machine" }), el("thead", {}, el("tr", {}, heads.map((text, place) => (text ? el("th", { scope: "col", class: place > 2 ? "n" : null, text }) : el("td"))))), body)));
-  async function fill(names) {
+  async function fill(names, pause = 0) {
     const places = names.map((name) => {
       const place = el("tr", {}, el("th", { scope: "row", text: name }), el("td", { colspan: 6, text: "…" }));
       body.append(place);
       return place;
     });
+    // a next change of the question is answered first
+    await new Promise((done) => setTimeout(done, pause));
+    if (signal.aborted) return;
     for (const [number, name] of names.entries()) {
       const chosen = name === answer.question.checkpoint;
       const question = { ...asked({ ...state, model: entry.name, weights: name }), users, changes: false };
@@ -68,6 +73,6 @@ export async function drawFormats(answer, state, catalogue, users, signal, take)
     }
     into.dataset.done = "true";
   }
-  await fill(near);
+  await fill(near, PAUSE);
   if (rest.length && !signal.aborted) into.append(more);
 }

@@ -105,19 +105,20 @@ function showAnswer(users) {
   basis();
 }
 
-/** Concurrencies that show the bend: powers of two around the safe load and the question. */
+/** Concurrencies that show the bend: powers of two around the safe load, the same for every number of users below it. */
 function counts(users) {
   const most = Math.max(users, Math.min(2 * (answer.safe?.expected || users), 4096), 4);
-  const found = new Set([1, users]);
-  for (let count = 1; count <= most * 1.5; count *= 2) found.add(count);
-  const all = [...found].sort((one, other) => one - other);
-  return all.length > 10 ? all.filter((count, place) => count === users || place % 2 === 0) : all;
+  const found = [];
+  for (let count = 1; count <= most * 1.5; count *= 2) found.push(count);
+  return found.length > 10 ? found.filter((_, place) => place % 2 === 0) : found;
 }
 
 async function curve(users, signal) {
   if (!answer.users.length) return;
   const found = await ask("v1/fit", { ...asked(state), users: counts(users), weights: answer.question.checkpoint, model: answer.question.model, changes: false }, signal);
-  drawCurve(at("curve"), at("curve-table"), found.users, answer.safe, users);
+  const own = answer.users.filter((row) => row.users === users);
+  const rows = [...found.users.filter((row) => row.users !== users), ...own].sort((one, other) => one.users - other.users);
+  drawCurve(at("curve"), at("curve-table"), rows, answer.safe, users);
 }
 
 /** The plan of the answer with its format, for questions that choose none. */

@@ -40,7 +40,9 @@ function sentences(answer, row) {
 function width(answer, row) {
   const found = [];
   if (answer.basis) found.push(`${answer.basis[0].toUpperCase()}${answer.basis.slice(1)}`);
-  if (row?.out_of_domain) found.push(`extrapolated: ${row.out_of_domain}`);
+  // the level of evidence is one of the reasons; it is told once
+  const beyond = (row?.out_of_domain ?? "").split("; ").filter((one) => one && one !== answer.basis);
+  if (beyond.length) found.push(`extrapolated: ${beyond.join("; ")}`);
   for (const one of answer.stating) found.push(`stating ${one.setting.replaceAll("_", " ")} would divide the range of decode by ${number(one.decode)}`);
   return found.length ? `Why this range: ${found.join("; ")}.` : "";
 }
@@ -53,7 +55,7 @@ function steps(answer, row, { copy, take, flows }) {
   const loads = Boolean(row);
   const metric = bench?.metrics.find((one) => one.users === bench.users && one.metric.startsWith("tpot")) ?? bench?.metrics[0];
   const measure = bench
-    ? el("div", {}, el("h2", { text: "Make it sure: measure once" }), el("p", {}, `A benchmark at ${whole(bench.users)} users narrows the speed of ${whole(metric.users)} from ${factor(metric.interval_factor)} to ${factor(metric.interval_factor_after)}. `, el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(bench.command) })))
+    ? el("div", {}, el("h2", { text: "Make it sure: measure once" }), el("p", {}, `A benchmark at ${whole(bench.users)} users narrows the range of the speed at ${whole(metric.users)} from ${factor(metric.interval_factor)} to ${factor(metric.interval_factor_after)}. `, el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(bench.command) })))
     : el("div", {}, el("h2", { text: "Make it sure: measure" }), el("p", {}, answer.safe ? "This machine was measured. " : "", el("a", { href: flows.check, text: "Compare a server with this prediction" })));
   const good = answer.changes.find((one) => ["fits", "tight"].includes(one.verdict) && take(one.options));
   const buy = el("a", { href: flows.buy, text: "Search all machines" });

@@ -125,22 +125,19 @@ export function said(text) {
   shown = setTimeout(() => at("said").classList.remove("shown"), 6000);
 }
 
+/** Put text on the clipboard and say so: at once, and without TLS too, where a browser gives no clipboard to a script. */
 export async function copy(text, words) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // without TLS, on another machine than this one, a browser gives no clipboard to a script
-    const field = el("textarea", { "aria-hidden": "true", tabindex: "-1", class: "sr" });
-    const before = document.activeElement;
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    const done = document.execCommand("copy");
-    field.remove();
-    before?.focus();
-    if (!done) return said(text);
-  }
-  said(words);
+  let done = false;
+  const give = (event) => {
+    event.preventDefault();
+    event.clipboardData.setData("text/plain", text);
+    done = true;
+  };
+  document.addEventListener("copy", give);
+  document.execCommand("copy");
+  document.removeEventListener("copy", give);
+  if (!done) done = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  said(done ? words : text);
 }
 
 function theme(dark) {
