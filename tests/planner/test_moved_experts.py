@@ -12,7 +12,7 @@ from glmplan.planner.ask import deployment
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers, moved_words
 from glmplan.planner.traffic_search import described_under
-from glmplan.planner.users import solve
+from glmplan.planner.users import hazards_of, solve
 from glmplan.purchase.axes import read_sweep
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
@@ -198,6 +198,29 @@ def test_no_kv_offload_moves_the_cache_of_every_layer(layered):
     room = (128e9 - 40 * LAYER * 2) / (80 * CACHE * 2560)
     assert answer.holding.held == int(room)
     assert "--no-kv-offload" in answer.command
+
+
+@pytest.mark.parametrize(
+    ("options", "away"), [({"gpu_layers": 41}, 40), ({"no_kv_offload": True, "gpu_layers": 41}, 80)]
+)
+def test_the_pool_is_counted_where_it_is(layered, options, away):
+    answer = layered(**options)
+    held, on_card = answer.holding, CACHE * (80 - away)
+    assert held.host_pool == pytest.approx(away * CACHE * held.pool.tokens)
+    # a pool takes all that weights and buffers leave of an accelerator, unless its tokens are elsewhere
+    assert (held.pool_bytes >= on_card * held.pool.tokens) if on_card else held.pool_bytes == 0
+    assert answer.ranks[0].cache == pytest.approx(max(held.pool_bytes, 0))
+    assert held.host_weights == pytest.approx(40 * LAYER * 2, rel=1e-4)
+
+
+def test_a_server_leaves_host_memory_to_other_processes(layered):
+    # -c is reserved at start: more than four fifths of 128 GB would be weights and cache
+    answer = layered(gpu_layers=41, no_kv_offload=True, users=(8,))
+    words = next(one for one in answer.command if one.startswith("-c "))
+    assert answer.holding.host_weights + 80 * CACHE * int(words.split()[1]) <= 0.8 * 128e9 + 80 * CACHE * 256
+    full = int(answer.holding.held)
+    found = [{one.id for one in hazards_of(answer.asked, answer.holding, users=n, longest=2560)} for n in (8, full)]
+    assert ["host-memory-overcommit" in one for one in found] == [False, True]
 
 
 def test_the_cache_in_host_memory_limits_requests_as_accelerators_do(layered):

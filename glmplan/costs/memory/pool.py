@@ -799,8 +799,7 @@ def budget_rows(
             "communication": float(terms.context[point]),
             "reserve": max(float(terms.remainder[point]), 0.0),
         }
-        cached = memory.host_cache is None or float(stage.request_bytes(1.0)[point]) > 0
-        cache = max(float(terms.pool[point]), 0.0) * cached
+        cache = max(float(terms.pool[point]), 0.0) * bool(memory.caches_on(stage)[point])
         total = sum(weights.values()) + sum(used.values()) + cache
         rows.append(
             MemoryBudget(

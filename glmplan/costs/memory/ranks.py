@@ -237,6 +237,11 @@ class RankMemory:
         """
         return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in self.stages)
 
+    def caches_on(self, stage: StageMemory) -> np.ndarray:
+        """Return True where a stage has caches in the accelerators' memory."""
+        every = np.ones(stage.held.shape, dtype=bool)
+        return every if self.host_cache is None else every & (stage.request_bytes(1.0) > 0)
+
     @property
     def weights(self) -> np.ndarray:
         """Return the weights of the fullest rank [B]."""
