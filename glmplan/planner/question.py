@@ -18,7 +18,7 @@ from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
-from glmplan.costs.blocks.stack import mixers_of, routed_blocks
+from glmplan.costs.blocks.stack import mixers_of, mtp_blocks, routed_blocks
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
@@ -30,7 +30,7 @@ from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
-from glmplan.units import BytesPerSecond, Ratio, Seconds, TokenCount, Watts, read_above_zero, whole_number
+from glmplan.units import BytesPerSecond, Ratio, Seconds, TokenCount, Watts, counted_unit, read_above_zero, whole_number
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -307,12 +307,23 @@ def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine
 
 
 def with_host_layers(
-    settings: Settings, words: PlanRequest, model: ModelSpec, engine: str, machine: Machine, assumed: list[str]
+    settings: Settings,
+    words: PlanRequest,
+    files: tuple[ModelSpec, Checkpoint],
+    engine: str,
+    machine: Machine,
+    assumed: list[str],
 ) -> Settings:
     """Return settings with the layers that the CPU computes.
 
-    The output is the last layer of llama.cpp's count, so N layers on accelerators are the output and the last N - 1.
+    The output is the last layer of llama.cpp's count and MTP layers of the file are those before it, loaded or not [1]_.
     Unchanged without such an option.
+
+    References
+    ----------
+    .. [1] https://github.com/ggml-org/llama.cpp, `src/llama-model.cpp` (`load_tensors` deals `n_layer_all + 1` layers,
+       accelerators have the last of them) and https://github.com/ggml-org/llama.cpp/pull/26296 (MTP layers are loaded
+       only for drafting, after layers are dealt)
     """
     if words.gpu_layers is None and not words.no_kv_offload:
         return settings
@@ -326,14 +337,15 @@ def with_host_layers(
     if words.gpu_layers == 0:
         message = "leaves the output to the CPU too, which is not modelled: 1 keeps the output alone on the accelerator"
         raise SpecError(message, field=field, value=value)
-    layers = len(model.layer_names)
-    away = 0 if words.gpu_layers is None else max(layers + 1 - words.gpu_layers, 0)
+    layers, drafting = len(files[0].layer_names), mtp_blocks(*files)
+    away = 0 if words.gpu_layers is None else min(max(layers + drafting + 1 - words.gpu_layers, 0), layers)
     if machine.host.host_memory is None and (words.no_kv_offload or away == layers):
         raise SpecError("needs the memory of the host: --host-memory, as in 128GB", field=field, value=value)
     if away:
         numbers = f"layers 0 to {away - 1} of {layers}" if away > 1 else f"layer 0 of {layers}"
         cache = "" if words.no_kv_offload else " with their KV cache"
-        assumed.append(f"{numbers} in host memory{cache}, computed by the CPU: --gpu-layers counts the output")
+        counted = "the output" + f" and {counted_unit(drafting, 'MTP layers')} of the file" * bool(drafting)
+        assumed.append(f"{numbers} in host memory{cache}, computed by the CPU: --gpu-layers counts {counted}")
     if words.no_kv_offload:
         assumed.append("KV cache of all layers in host memory, where the CPU computes attention")
     return replace(settings, host_layers=away, host_cache=words.no_kv_offload)
@@ -668,7 +680,7 @@ def read_words(words: PlanRequest) -> Asked:
         message = f"exceeds the context limit of {choice.model.name}, {choice.model.max_context:,} tokens"
         raise SpecError(message, field="--context", value=context)
     settings = with_adapters(_settings(words, engine, assumed), words.lora, words.lora_rank, engine, assumed)
-    settings = with_host_layers(settings, words, choice.model, engine, machine, assumed)
+    settings = with_host_layers(settings, words, (choice.model, checkpoint), engine, machine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)

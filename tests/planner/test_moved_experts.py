@@ -178,6 +178,34 @@ def test_gpu_layers_leave_leading_layers_and_their_cache_to_the_host(layered):
     assert moved_words(answer.asked, answer.holding).startswith("40 of 80 layers in host memory (")
 
 
+@pytest.mark.parametrize(("weights", "drafting"), [("q4_k_m", 1), ("q4_k_xl", 0)])
+def test_mtp_layers_of_a_file_count_among_gpu_layers(tmp_path, weights, drafting):
+    """The log of GLM-4.6 (92 layers and one MTP layer) ends at 94 of 94 layers; the MTP layer is before the output."""
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=512, cards=1))
+    model = "glm-4.7" if drafting else "glm-4.6"
+
+    def away(layers):
+        asked = PlanRequest(model, str(file), weights=weights, engine="llama.cpp", gpu_layers=layers)
+        return fit_answer(asked, changes=False).asked.settings.host_layers
+
+    assert [away(n) for n in (92, 93, 94)] == ([2, 1, 0] if drafting else [1, 0, 0])
+    assert away(1) == 92
+
+
+def test_experts_of_an_mtp_layer_stay_on_the_accelerators(tmp_path):
+    # --n-cpu-moe names the first layers, and MTP layers come after the last
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=512, cards=1))
+    asked = {"weights": "q4_k_m", "engine": "llama.cpp", "users": (1,)}
+    one, drafting = (
+        fit_answer(PlanRequest("glm-4.7", str(file), mtp=mtp, **asked), changes=False).holding for mtp in (0, 1)
+    )
+    assert one.memory.settings.offloaded and drafting.memory.settings.offloaded
+    share = drafting.memory.settings.offloaded / one.memory.settings.offloaded
+    assert drafting.host == pytest.approx(one.host * share)
+
+
 def test_decode_of_gpu_layers_reads_half_of_the_weights_from_each_memory(layered):
     answer = layered(gpu_layers=41)
     (host, device) = 40 * LAYER * 2 / 800e9, 40 * LAYER * 2 / 1.6e12

@@ -321,7 +321,15 @@ def rank_memory(
             kv,
             degrees,
             settings,
-            weights=layer_weights(model.name, part, degrees, settings, offloaded, moved),
+            # options that move experts of layers count the layers from the first, and MTP layers are after the last
+            weights=layer_weights(
+                model.name,
+                part,
+                degrees,
+                settings,
+                0.0 if part.name == "mtp" and settings.offloaded is not None else offloaded,
+                moved,
+            ),
             passing=_passing(model, part, trial, settings, step),
         )
         for part in parts
