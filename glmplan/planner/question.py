@@ -316,7 +316,7 @@ def with_host_layers(
 ) -> Settings:
     """Return settings with the layers that the CPU computes.
 
-    The output is the last layer of llama.cpp's count and MTP layers of the file are those before it, loaded or not [1]_.
+    In llama.cpp's count the output is the last layer, after the MTP layers of the file, loaded or not [1]_.
     Unchanged without such an option.
 
     References
