@@ -23,7 +23,7 @@ from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
-from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
+from glmplan.io.models.drafters import FREE_DRAFTERS, published_lengths, with_drafter
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of, keeps_experts_on_host
 from glmplan.prediction.distribution import SURE, probability_asked
@@ -892,8 +892,12 @@ def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple
     rate = words.acceptance
     if rate is None:
         if mtp and free:
-            # no row of the measurements states what these gain, and it is a matter of the text
-            message = "needs --acceptance: it depends on the text; engines log it as mean acceptance length"
+            # published values differ by a factor of three between texts: the user has to say which
+            message = (
+                "needs --acceptance: it depends on the text. Count tokens per step of all steps: vLLM's mean acceptance "
+                "length leaves out steps without a draft. Published tokens per step: "
+                + published_lengths(words.drafter or "")
+            )
             raise SpecError(message, field="--drafter", value=words.drafter)
         if mtp:
             assumed.append("acceptance: mean of published runs with as many draft tokens")

@@ -496,8 +496,8 @@ def _smaller_step(
 ) -> BytesArray:
     """Return the reserve for logits after the engine has halved its steps.
 
-    LMDeploy halves ``max_prefill_token_num`` until 16 blocks of the cache remain [1]_. Where none do, the engine does not
-    start, and the reserve is that of the largest step.
+    LMDeploy halves ``max_prefill_token_num`` until 16 blocks of the cache remain [1]_. Where fewer do with every step,
+    the engine does not start, and the reserve is that of the largest step.
 
     References
     ----------
