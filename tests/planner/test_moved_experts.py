@@ -321,3 +321,10 @@ def test_every_command_moves_weights_as_fit_does(plan, tmp_path):
     [option] = found.options
     assert option.planned.holding.host > 0
     assert "in host memory" in figures_of(option, found)["host_weights"]
+
+
+def test_a_plan_without_an_answer_names_the_command_that_has_one():
+    apart = fit_answer(PlanRequest("llama-3.1-8b", "2xh100-sxm", disaggregated="1:1", tp=1), changes=False)
+    assert apart.users and "glmplan safe --slo" in apart.reply.words
+    without = fit_answer(PlanRequest("llama-3.1-8b", "1xrtx-5080", engine="llama.cpp", weights="q4_k_m", gpu_layers=20))
+    assert not without.users and without.reply.words == "Unknown"

@@ -499,3 +499,8 @@ def test_the_first_line_of_an_inventory_states_the_power_limit(tmp_path):
     text = size_text(found, size_content(found))
     assert found.options[0].planned.asked.power_limit == 450.0
     assert "first: 1 server with 1 × rtx-5090 at 450 W" in text
+
+
+def test_a_host_file_among_accelerators_is_answered_with_its_option():
+    with pytest.raises(SpecError, match="--inventory"):
+        read_size("llama-3.1-8b", SLO, users=1, only="machine.toml")
