@@ -327,7 +327,7 @@ def with_host_layers(
     """
     if words.gpu_layers is None and not words.no_kv_offload:
         return settings
-    field, value = ("--no-kv-offload", True) if words.gpu_layers is None else ("--gpu-layers", words.gpu_layers)
+    field, value = ("--no-kv-offload" if words.gpu_layers is None else "--gpu-layers"), words.gpu_layers
     if not _accelerates_layers(engine):
         known = [name for name in engine_names() if _accelerates_layers(name)]
         raise SpecError(f"is an option of {', '.join(known)}: give --engine {known[0]}", field=field, value=value)
