@@ -894,8 +894,8 @@ def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple
         if mtp and free:
             # published values differ by a factor of three between texts: the user has to say which
             message = (
-                "needs --acceptance: it depends on the text. Count tokens per step of all steps: vLLM's mean acceptance "
-                "length leaves out steps without a draft. Published tokens per step: "
+                "needs --acceptance: it depends on the text. Count tokens per step of all steps: vLLM's mean "
+                "acceptance length leaves out steps without a draft. Published tokens per step: "
                 + published_lengths(words.drafter or "")
             )
             raise SpecError(message, field="--drafter", value=words.drafter)

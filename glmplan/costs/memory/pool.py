@@ -44,6 +44,8 @@ __all__ = [
 _STATE_PAGE = 128.0
 #: blocks of the cache that LMDeploy keeps when it chooses its step
 _LEAST_BLOCKS = 16.0
+#: halvings after which no step is left, for all steps below 2^32 tokens [-]
+_HALVINGS = 32
 
 
 def split_pool(
@@ -504,14 +506,12 @@ def _smaller_step(
     .. [1] https://github.com/InternLM/lmdeploy at 1263d5cd: lmdeploy/pytorch/engine/executor/base.py
        (`_get_runtime_size`, `_reserve_runtime_mem`)
     """
-    tokens, requests = memory.settings.budget(part.listed), memory.settings.requests(part.listed)
+    requests = 2.0 * memory.settings.requests(part.listed)
+    tokens = np.floor(memory.settings.budget(part.listed) / 2.0 ** np.arange(_HALVINGS)[:, None])
+    reserves = stage.activation * (tokens + requests) / (memory.budget + requests)
     blocks = _LEAST_BLOCKS * stage.request_bytes(memory.settings.block(memory.sparse))
-    found = stage.activation
-    short = share * (left - found) < blocks
-    while short.any() and np.any(tokens := np.floor(tokens / 2.0)):
-        smaller = stage.activation * (tokens + 2.0 * requests) / (memory.budget + 2.0 * requests)
-        enough = short & (share * (left - smaller) >= blocks)
-        found, short = np.where(enough, smaller, found), short & ~enough
+    enough = (share * (left - reserves) >= blocks) & (tokens > 0)
+    found: BytesArray = np.take_along_axis(reserves, np.argmax(enough, axis=0)[None], axis=0)[0]
     return found
 
 

@@ -313,6 +313,8 @@ def rank_memory(
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
     moved = EXPERTS if settings.offloaded is None else moved_class(model)
+    # options that move experts of layers count from the first layer, and MTP layers come after the last
+    away = (offloaded, offloaded * (settings.offloaded is None))
     trial = trial_run(model, settings, quantised=_is_quantised(parts))
     step = PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     held = [
@@ -321,15 +323,7 @@ def rank_memory(
             kv,
             degrees,
             settings,
-            # options that move experts of layers count the layers from the first, and MTP layers are after the last
-            weights=layer_weights(
-                model.name,
-                part,
-                degrees,
-                settings,
-                0.0 if part.name == "mtp" and settings.offloaded is not None else offloaded,
-                moved,
-            ),
+            weights=layer_weights(model.name, part, degrees, settings, away[part.name == "mtp"], moved),
             passing=_passing(model, part, trial, settings, step),
         )
         for part in parts
