@@ -311,10 +311,9 @@ def rank_memory(
     bounds = [_stage_bounds(model, settings, int(depth)) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
-    offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
-    moved = EXPERTS if settings.offloaded is None else moved_class(model)
     # options that move experts of layers count from the first layer, and MTP layers come after the last
-    away = (offloaded, offloaded * (settings.offloaded is None))
+    away = (1.0 if rule.host_experts else 0.0,) * 2 if settings.offloaded is None else (settings.offloaded, 0.0)
+    moved = EXPERTS if settings.offloaded is None else moved_class(model)
     trial = trial_run(model, settings, quantised=_is_quantised(parts))
     step = PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     held = [
