@@ -28,6 +28,7 @@ from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
+from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked, experts_of, heads_problem
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
 from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
@@ -46,7 +47,6 @@ __all__ = [
     "Holding",
     "MemoryPlan",
     "Obstacles",
-    "Pool",
     "Ranks",
     "Terms",
     "contexts_of",
@@ -487,50 +487,6 @@ MAY_START = "but borderline: may start, test it"
 LOW = -QUANTILE_90
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """KV pool of all decoding servers in requests of one length.
-
-    Notes
-    -----
-    With windows, recurrent states or compressed caches a token of a short request takes more bytes than one of a long
-    request. The record has no order, so that its tokens are not compared with those of another length.
-
-    Attributes
-    ----------
-    length : int
-        Tokens of each request, [token]
-    tokens, low, high : float
-        Tokens of such requests with the 90 % interval, [token]
-    held, held_low : float
-        Whole requests, mean and lower bound, [-]
-    """
-
-    length: TokenCount
-    tokens: Tokens
-    low: Tokens = 0.0
-    high: Tokens = 0.0
-    held: float = np.inf
-    held_low: float = np.inf
-
-    def tokens_of(self, length: TokenCount) -> Tokens:
-        """Return the tokens; raise ValueError for requests of another length.
-
-        Examples
-        --------
-        >>> Pool(800, 4000.0).tokens_of(800)
-        4000.0
-        """
-        if length != self.length:
-            raise ValueError(f"a KV pool for requests of {self.length} tokens is used for requests of {length}")
-        return self.tokens
-
-    def of_server(self, servers: int) -> Pool:
-        """Return the pool of one of several servers."""
-        parts = (self.tokens, self.low, self.high, self.held, self.held_low)
-        return Pool(self.length, *(one / servers for one in parts))
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Holding:
     """Memory of one layout: KV pool, requests held, bytes short.
@@ -700,13 +656,6 @@ class Holding:
         # `host` has one request of each server beside them
         return self.host - self.host_requests(self.terms.replicas)
 
-    def host_tokens(self, share: Ratio) -> Tokens:
-        """Return a server's tokens whose caches take a share of host memory."""
-        each = self.host_requests(self.terms.replicas / self.pool.length)
-        if self.host_memory is None or not each:
-            return np.inf
-        return max(share * self.host_memory - self.host_weights, 0.0) / each
-
     def with_host(self, pool: Pool) -> Pool:
         """Return a pool that caches in host memory limit, too."""
         caches = self.memory.host_cache
@@ -791,12 +740,10 @@ class Ranks:
             return replace(holding, host=ranks * servers, host_memory=size)
         one = float(caches.request_bytes(float(self.asked.user_tokens))[holding.point])
         room = np.inf if size is None else size / servers - ranks
-        limited = replace(
-            holding, host=(ranks + one) * servers, host_memory=size, host_caches=room, host_servers=servers
-        )
-        context, low = (min(longest, limited.host_context(1)) for longest in (holding.context, holding.context_low))
-        pool, sent = limited.with_host(holding.pool), limited.with_host(holding.sent)
-        return replace(limited, pool=pool, sent=sent, context=context, context_low=low)
+        found = replace(holding, host=(ranks + one) * servers, host_memory=size, host_caches=room, host_servers=servers)
+        context, low = (min(longest, found.host_context(1)) for longest in (holding.context, holding.context_low))
+        pool, sent = found.with_host(holding.pool), found.with_host(holding.sent)
+        return replace(found, pool=pool, sent=sent, context=context, context_low=low)
 
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:

@@ -28,7 +28,7 @@ from glmplan.planner.layouts import adapter_words, kinds_of_servers
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.load import slots_held
-from glmplan.units import TokenCount
+from glmplan.units import TokenCount, Tokens
 
 if TYPE_CHECKING:
     from glmplan.planner.capacity import Terms
@@ -351,7 +351,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     # the server takes what -c says at start and stops if it is not there: the lower bound of the pool, and in host
     # memory less than all of it, which other processes need too
     slots = slots_of(asked, holding, asked.users[-1])
-    kept = holding.host_tokens(float(hazard_rules()["host-memory-overcommit"].thresholds["tight"]))
+    kept = _tokens_on_host(holding)
     whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW))
     whole = int(min(whole, kept)) // 256 * 256
     if slots * terms.decoding <= max(holding.held_low, 1):  # each slot takes a whole request: no rounding below it
@@ -376,6 +376,15 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
             "steps of prompts fetch these weights from host memory once: larger ones take fewer fetches (-ub 4096)"
         )
     return tuple(words), tuple(notes)
+
+
+def _tokens_on_host(holding: Holding) -> Tokens:
+    """Return a server's tokens whose caches leave host memory to others."""
+    each = holding.host_requests(holding.terms.replicas / holding.pool.length)
+    if holding.host_memory is None or not each:
+        return np.inf
+    most = float(hazard_rules()["host-memory-overcommit"].thresholds["tight"]) * holding.host_memory
+    return max(most - holding.host_weights, 0.0) / each
 
 
 def _llama_cpp_drafting(asked: Asked, drafted: int) -> list[str]:
