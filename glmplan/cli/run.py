@@ -53,13 +53,36 @@ def application(
             continue
         found = load(module)
         if hasattr(found, "app"):
+            for one in found.app.registered_commands:
+                one.cls = _Hinting
             app.add_typer(found.app, name=name, help=line)
         else:
             app.command(name, cls=_Command, short_help=line)(found.command)
     return app
 
 
-class _Command(TyperCommand):
+class _Hinting(TyperCommand):
+    """Command that answers an unknown option with the one to take."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse options."""
+        given = tuple(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # the class is that of click, or of the copy of click in typer
+            option = getattr(error, "option_name", "")
+            if hasattr(error, "possibilities"):
+                from glmplan.cli.hints import answer_unknown
+
+                known = {name for one in self.params for name in one.opts}
+                option, answer = answer_unknown(option, given, known, ctx.command_path.partition(" ")[2])
+                error.message = f"No such option: {option}{'. ' * bool(answer)}{answer}"  # type: ignore[attr-defined]
+                error.possibilities = []
+            raise
+
+
+class _Command(_Hinting):
     """Command that converts given options only.
 
     typer otherwise builds a validator for each of forty options.
@@ -70,30 +93,6 @@ class _Command(TyperCommand):
         for one in self.params:
             if one.callback is None:
                 one.process_value = partial(_converted, one, one.process_value)  # type: ignore[method-assign]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options; an unknown one of other commands is named as here."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            # the class is that of click, or of the copy of click in typer
-            option, known = getattr(error, "option_name", ""), {name for one in self.params for name in one.opts}
-            hint = next((text for name, of, text in _HINTS if name == option and of in known), "")
-            if hint:
-                error.message = f"No such option: {option}. {hint.format(command=ctx.info_name)}"  # type: ignore[attr-defined]
-                error.possibilities = []  # type: ignore[attr-defined]
-            raise
-
-
-#: option of other commands, an option or argument of this one, and how the same is said here
-_HINTS = (
-    ("--users", "--traffic", "Users are part of the traffic here, as in --traffic closed:8."),
-    ("--model", "model", "The model is the first argument here: glmplan {command} MODEL."),
-    ("--on", "--only", "Machines are named with --only here."),
-    ("--on", "plans", "Machines are arguments here, as in glmplan {command} 8xh200-sxm 8xb200-sxm."),
-    ("--only", "--on", "The machine is named with --on here."),
-    ("--slo", "--traffic", "An SLO is judged by glmplan safe --slo, with the same options."),
-)
 
 
 def _converted(option: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:

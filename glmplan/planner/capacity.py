@@ -28,9 +28,10 @@ from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
+from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked, experts_of, heads_problem
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
-from glmplan.units import GIB, QUANTILE_90, Ratio, TokenCount, Tokens
+from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,6 @@ __all__ = [
     "Holding",
     "MemoryPlan",
     "Obstacles",
-    "Pool",
     "Ranks",
     "Terms",
     "contexts_of",
@@ -487,50 +487,6 @@ MAY_START = "but borderline: may start, test it"
 LOW = -QUANTILE_90
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """KV pool of all decoding servers in requests of one length.
-
-    Notes
-    -----
-    With windows, recurrent states or compressed caches a token of a short request takes more bytes than one of a long
-    request. The record has no order, so that its tokens are not compared with those of another length.
-
-    Attributes
-    ----------
-    length : int
-        Tokens of each request, [token]
-    tokens, low, high : float
-        Tokens of such requests with the 90 % interval, [token]
-    held, held_low : float
-        Whole requests, mean and lower bound, [-]
-    """
-
-    length: TokenCount
-    tokens: Tokens
-    low: Tokens = 0.0
-    high: Tokens = 0.0
-    held: float = np.inf
-    held_low: float = np.inf
-
-    def tokens_of(self, length: TokenCount) -> Tokens:
-        """Return the tokens; raise ValueError for requests of another length.
-
-        Examples
-        --------
-        >>> Pool(800, 4000.0).tokens_of(800)
-        4000.0
-        """
-        if length != self.length:
-            raise ValueError(f"a KV pool for requests of {self.length} tokens is used for requests of {length}")
-        return self.tokens
-
-    def of_server(self, servers: int) -> Pool:
-        """Return the pool of one of several servers."""
-        parts = (self.tokens, self.low, self.high, self.held, self.held_low)
-        return Pool(self.length, *(one / servers for one in parts))
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Holding:
     """Memory of one layout: KV pool, requests held, bytes short.
@@ -550,7 +506,8 @@ class Holding:
     sent : Pool
         The same pool in requests as they are sent (`Asked.request_tokens`).
     pool_bytes : float
-        Pool of the limiting rank; negative if the weights alone exceed the memory, [B]
+        Pool of the limiting rank in its own memory: 0 if all caches are in host memory, negative if the weights alone
+        exceed the memory, [B]
     stage : int
         Limiting pipeline stage, [-]
     context, context_low : float
@@ -567,6 +524,8 @@ class Holding:
         Memory of that node; None if unknown, [B]
     host_caches : float
         Memory of that node for caches of layers that lie there, of one server, [B]
+    host_servers : float
+        Servers of that node, [-]
     """
 
     terms: Terms
@@ -587,6 +546,7 @@ class Holding:
     host: float = 0.0
     host_memory: float | None = None
     host_caches: float = np.inf
+    host_servers: float = 0.0
 
     def __repr__(self) -> str:
         pool = f"pool {self.pool.tokens:,.0f} tokens, {self.held:.4g} requests"
@@ -677,6 +637,25 @@ class Holding:
         fixed = caches.state + sum((held * window for window, held in caches.windows), np.zeros_like(caches.state))
         return max((self.host_caches / requests - float(fixed[self.point])) / float(caches.per_token[self.point]), 0.0)
 
+    def host_requests(self, requests: float) -> Bytes:
+        """Return the caches that requests of all servers have on a host node."""
+        caches = self.memory.host_cache
+        if caches is None:
+            return 0.0
+        each = float(caches.request_bytes(float(self.pool.length))[self.point])
+        return float(each * requests * self.host_servers / self.terms.replicas)
+
+    @property
+    def host_pool(self) -> float:
+        """Part of the KV pool in the memory of a host node, [B]"""
+        return self.host_requests(self.pool.tokens / self.pool.length)
+
+    @property
+    def host_weights(self) -> float:
+        """Weights in the memory of a host node, [B]"""
+        # `host` has one request of each server beside them
+        return self.host - self.host_requests(self.terms.replicas)
+
     def with_host(self, pool: Pool) -> Pool:
         """Return a pool that caches in host memory limit, too."""
         caches = self.memory.host_cache
@@ -761,10 +740,10 @@ class Ranks:
             return replace(holding, host=ranks * servers, host_memory=size)
         one = float(caches.request_bytes(float(self.asked.user_tokens))[holding.point])
         room = np.inf if size is None else size / servers - ranks
-        limited = replace(holding, host=(ranks + one) * servers, host_memory=size, host_caches=room)
-        context, low = (min(longest, limited.host_context(1)) for longest in (holding.context, holding.context_low))
-        pool, sent = limited.with_host(holding.pool), limited.with_host(holding.sent)
-        return replace(limited, pool=pool, sent=sent, context=context, context_low=low)
+        found = replace(holding, host=(ranks + one) * servers, host_memory=size, host_caches=room, host_servers=servers)
+        context, low = (min(longest, found.host_context(1)) for longest in (holding.context, holding.context_low))
+        pool, sent = found.with_host(holding.pool), found.with_host(holding.sent)
+        return replace(found, pool=pool, sent=sent, context=context, context_low=low)
 
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
@@ -869,6 +848,7 @@ class _Arrays:
     def at(self, place: int, terms: Terms) -> Holding:
         # servers for prefill only keep no KV cache
         pool, servers = self.pool.pool, terms.decoding
+        left, stage = float(pool.bytes[place]), int(pool.stage[place])
         return Holding(
             terms=terms,
             memory=self.memory,
@@ -876,8 +856,8 @@ class _Arrays:
             part=self.part,
             pool=self.pool.at(place, servers),
             sent=self.sent.at(place, servers),
-            pool_bytes=float(pool.bytes[place]),
-            stage=int(pool.stage[place]),
+            pool_bytes=left if self.memory.caches_on(self.memory.stages[stage])[place] else min(left, 0.0),
+            stage=stage,
             context=float(self.longest[place]),
             context_low=float(self.longest_low[place]),
             short=float(self.short[place]),

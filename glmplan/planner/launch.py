@@ -23,11 +23,12 @@ from glmplan.catalog.engines.recipes import (
 from glmplan.catalog.schema.engine import version_key
 from glmplan.costs.blocks.stack import is_indexed, mixers_of, model_features
 from glmplan.planner.capacity import LOW, Holding, contexts_of
+from glmplan.planner.hazards import hazard_rules
 from glmplan.planner.layouts import adapter_words, kinds_of_servers
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.load import slots_held
-from glmplan.units import TokenCount
+from glmplan.units import TokenCount, Tokens
 
 if TYPE_CHECKING:
     from glmplan.planner.capacity import Terms
@@ -350,9 +351,12 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     from glmplan.planner.moved_experts import moved_options
 
     words = ["llama-server", files, *moved_options(asked, holding)]
-    # the server takes what -c says at start and stops if it is not there: the lower bound of the pool
+    # the server takes what -c says at start and stops if it is not there: the lower bound of the pool, and in host
+    # memory less than all of it, which other processes need too
     slots = slots_of(asked, holding, asked.users[-1])
-    whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW)) // 256 * 256
+    kept = _tokens_on_host(holding)
+    whole = slots * min(context, *contexts_of(asked, holding, (slots * terms.decoding,), quantile=LOW))
+    whole = int(min(whole, kept)) // 256 * 256
     if slots * terms.decoding <= max(holding.held_low, 1):  # each slot takes a whole request: no rounding below it
         whole = max(whole, -(-slots * asked.user_tokens // 256) * 256)
     words += [f"-c {whole or context}", f"--parallel {slots}"]
@@ -375,6 +379,15 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
             "steps of prompts fetch these weights from host memory once: larger ones take fewer fetches (-ub 4096)"
         )
     return tuple(words), tuple(notes)
+
+
+def _tokens_on_host(holding: Holding) -> Tokens:
+    """Return a server's tokens whose caches leave host memory to others."""
+    each = holding.host_requests(holding.terms.replicas / holding.pool.length)
+    if holding.host_memory is None or not each:
+        return np.inf
+    most = float(hazard_rules()["host-memory-overcommit"].thresholds["tight"]) * holding.host_memory
+    return max(most - holding.host_weights, 0.0) / each
 
 
 def _llama_cpp_drafting(asked: Asked, drafted: int) -> list[str]:

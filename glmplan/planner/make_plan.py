@@ -329,9 +329,12 @@ def _headline(solution: Solution, verdict: str) -> str:
         held = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} in the pessimistic case)" if best.held_low < best.held else ""
         return f"tight: the KV pool {held}{low}; the others wait{left}"
-    spare = max(best.pool_bytes, 0.0) / GIB
     fullest = ", the fullest" if best.terms.pp > 1 else ""
-    return f"fits with {best.terms.name}: {spare:.1f} GiB for the KV cache on {_cards(best)}{fullest}{left}"
+    rooms = [(best.pool_bytes, f"on {_cards(best)}{fullest}"), (best.host_pool, "in host memory")]
+    # a model without a growing cache has none of either
+    (size, where), *more = [one for one in rooms if one[0] > 0] or rooms[:1]
+    also = "".join(f" and {size / GIB:.1f} GiB {where}" for size, where in more)
+    return f"fits with {best.terms.name}: {max(size, 0.0) / GIB:.1f} GiB for the KV cache {where}{also}{left}"
 
 
 #: change where weights exceed the host memory

@@ -104,7 +104,7 @@ def moved_words(asked: Asked, held: Holding) -> str:
         f"{_matrices(asked.model)} of {moved} of {layers}" if moved else f"{leading} of {len(asked.model.layer_names)}"
     )
     words = f"{what} layers in host memory"
-    return f"{words} ({held.host / GIB:,.0f} GiB), computed by the CPU"
+    return f"{words} ({held.host_weights / GIB:,.0f} GiB), computed by the CPU"
 
 
 def _mover(part: Accelerator) -> str:

@@ -211,11 +211,14 @@ class Reply:
         Users of the question, the largest number that was typed; one if none was, [-]
     probability : float or None
         Probability that they meet the SLO of `fit`, [-]
+    instead : str
+        The command that answers where this one does not.
     """
 
     name: str
     users: int
     probability: float | None = None
+    instead: str = ""
 
     @property
     def words(self) -> str:
@@ -227,7 +230,7 @@ class Reply:
         'Likely: 8 users meet the SLO with 91 % probability'
         """
         if self.probability is None:
-            return REPLIES[self.name]
+            return REPLIES[self.name] + (f": {self.instead}" if self.instead else "")
         # errors say nothing beyond 99 %
         sure = min(math.floor(100 * self.probability + 1e-9), 99)
         meet = "user meets" if self.users == 1 else "users meet"
@@ -530,7 +533,8 @@ class AnswerRecord:
         if self.verdict == "does_not_fit":
             return Reply("does_not_load", users)
         if self.safe is None:
-            return Reply("unknown", users)
+            apart = bool(self.users and self.asked.prefill)
+            return Reply("unknown", users, instead="glmplan safe --slo simulates separate prefill servers" * apart)
         if self.safe.limit == "hazard":
             return Reply("not_safe", users)
         chance = self.safe.chance_of(users)

@@ -19,19 +19,19 @@ from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
-from glmplan.costs.blocks.stack import mixers_of, routed_blocks
+from glmplan.costs.blocks.stack import mixers_of, mtp_blocks, routed_blocks
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
-from glmplan.io.models.drafters import FREE_DRAFTERS, with_drafter
+from glmplan.io.models.drafters import FREE_DRAFTERS, published_lengths, with_drafter
 from glmplan.io.models.resolve import resolve_model
 from glmplan.prediction.deployment import Settings, heads_of, keeps_experts_on_host
 from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
-from glmplan.units import BytesPerSecond, Ratio, Seconds, TokenCount, Watts, read_above_zero, whole_number
+from glmplan.units import BytesPerSecond, Ratio, Seconds, TokenCount, Watts, counted_unit, read_above_zero, whole_number
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -308,16 +308,27 @@ def with_adapters(settings: Settings, lora: int | None, rank: int | None, engine
 
 
 def with_host_layers(
-    settings: Settings, words: PlanRequest, model: ModelSpec, engine: str, machine: Machine, assumed: list[str]
+    settings: Settings,
+    words: PlanRequest,
+    files: tuple[ModelSpec, Checkpoint],
+    engine: str,
+    machine: Machine,
+    assumed: list[str],
 ) -> Settings:
     """Return settings with the layers that the CPU computes.
 
-    The output is the last layer of llama.cpp's count, so N layers on accelerators are the output and the last N - 1.
+    In llama.cpp's count the output is the last layer, after the MTP layers of the file, loaded or not [1]_.
     Unchanged without such an option.
+
+    References
+    ----------
+    .. [1] https://github.com/ggml-org/llama.cpp, `src/llama-model.cpp` (`load_tensors` deals `n_layer_all + 1` layers,
+       accelerators have the last of them) and https://github.com/ggml-org/llama.cpp/pull/26296 (MTP layers are loaded
+       only for drafting, after layers are dealt)
     """
     if words.gpu_layers is None and not words.no_kv_offload:
         return settings
-    field, value = ("--no-kv-offload", True) if words.gpu_layers is None else ("--gpu-layers", words.gpu_layers)
+    field, value = ("--no-kv-offload" if words.gpu_layers is None else "--gpu-layers"), words.gpu_layers
     if not _accelerates_layers(engine):
         known = [name for name in engine_names() if _accelerates_layers(name)]
         raise SpecError(f"is an option of {', '.join(known)}: give --engine {known[0]}", field=field, value=value)
@@ -327,14 +338,15 @@ def with_host_layers(
     if words.gpu_layers == 0:
         message = "leaves the output to the CPU too, which is not modelled: 1 keeps the output alone on the accelerator"
         raise SpecError(message, field=field, value=value)
-    layers = len(model.layer_names)
-    away = 0 if words.gpu_layers is None else max(layers + 1 - words.gpu_layers, 0)
+    layers, drafting = len(files[0].layer_names), mtp_blocks(*files)
+    away = 0 if words.gpu_layers is None else min(max(layers + drafting + 1 - words.gpu_layers, 0), layers)
     if machine.host.host_memory is None and (words.no_kv_offload or away == layers):
         raise SpecError("needs the memory of the host: --host-memory, as in 128GB", field=field, value=value)
     if away:
         numbers = f"layers 0 to {away - 1} of {layers}" if away > 1 else f"layer 0 of {layers}"
         cache = "" if words.no_kv_offload else " with their KV cache"
-        assumed.append(f"{numbers} in host memory{cache}, computed by the CPU: --gpu-layers counts the output")
+        counted = "the output" + f" and {counted_unit(drafting, 'MTP layers')} of the file" * bool(drafting)
+        assumed.append(f"{numbers} in host memory{cache}, computed by the CPU: --gpu-layers counts {counted}")
     if words.no_kv_offload:
         assumed.append("KV cache of all layers in host memory, where the CPU computes attention")
     return replace(settings, host_layers=away, host_cache=words.no_kv_offload)
@@ -675,7 +687,7 @@ def read_words(words: PlanRequest) -> Asked:
         message = f"exceeds the context limit of {choice.model.name}, {choice.model.max_context:,} tokens"
         raise SpecError(message, field="--context", value=context)
     settings = with_adapters(_settings(words, engine, assumed), words.lora, words.lora_rank, engine, assumed)
-    settings = with_host_layers(settings, words, choice.model, engine, machine, assumed)
+    settings = with_host_layers(settings, words, (choice.model, checkpoint), engine, machine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"exceeds --max-model-len {longest:,}", field="--context", value=context)
@@ -887,8 +899,12 @@ def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple
     rate = words.acceptance
     if rate is None:
         if mtp and free:
-            # no row of the measurements states what these gain, and it is a matter of the text
-            message = "needs --acceptance: it depends on the text; engines log it as mean acceptance length"
+            # published values differ by a factor of three between texts: the user has to say which
+            message = (
+                "needs --acceptance: it depends on the text. Count tokens per step of all steps: vLLM's mean "
+                "acceptance length leaves out steps without a draft. Published tokens per step: "
+                + published_lengths(words.drafter or "")
+            )
             raise SpecError(message, field="--drafter", value=words.drafter)
         if mtp:
             assumed.append("acceptance: mean of published runs with as many draft tokens")

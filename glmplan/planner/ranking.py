@@ -13,9 +13,10 @@ from glmplan.costs.network.links import LayoutLinks
 from glmplan.costs.points import Layout
 from glmplan.errors import UnknownFact
 from glmplan.io.models.checkpoints import remarks_on
-from glmplan.planner.capacity import Holding, Pool, Terms, experts_on_host
+from glmplan.planner.capacity import Holding, Terms, experts_on_host
 from glmplan.planner.launch import degrees_of, seats_of, slots_of, validate_command
 from glmplan.planner.layouts import known_apart
+from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked, usual_users
 from glmplan.prediction.assumptions import assumed_kinds
 from glmplan.prediction.deployment import Deployment, deploy, offload_of

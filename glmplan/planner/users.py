@@ -382,8 +382,9 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
     return PlanFacts(
         members=tuple(on_node),
         tp=terms.tp,
-        # weights are mapped from the file, and pages of a file are no pinned memory
+        # weights are mapped from the file, and pages of a file are no pinned memory; caches leave them less
         pinned=0.0 if asked.settings.on_host else holding.host,
+        host_used=holding.host_weights + cached if (cached := holding.host_requests(min(users, holding.held))) else 0.0,
         users=max(users, 1),
         longest_tokens=float(longest),
         longest_held=holding.context,

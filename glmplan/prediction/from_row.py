@@ -24,7 +24,7 @@ from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
-from glmplan.costs.blocks.stack import computed_again, routed_blocks
+from glmplan.costs.blocks.stack import computed_again, mtp_blocks, routed_blocks
 from glmplan.costs.memory import KvPool, kv_pool, part_memory, requests_that_fit
 from glmplan.costs.memory.pool import requests_by_states, weights_interval
 from glmplan.costs.memory.ranks import RankMemory, rank_memory
@@ -339,10 +339,10 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
     if run.error:
         raise SpecError(run.error)
     model, accelerator = model_of(run.model), load_accelerator(run.accelerator)
-    _check_host_layers(run, model)
     assumed: list[str] = []
     engine = _resolve_engine(run, assumed)
     checkpoint = _resolve_files(run, model, engine, assumed)
+    _check_host_layers(run, model, checkpoint)
     drafts = _resolve_speculation(run, model, checkpoint, assumed)
     layout_notes: list[str] = []
     tp, pp, dp, ep, dcp, count = _resolve_layout(run, layout_notes)
@@ -376,10 +376,10 @@ def _resolve(run: Run, settings: CampaignSettings | None = None) -> RunCase:
 _LAYERS = re.compile(r"\bngl (\d+)|\b(\d+) layers' experts on the host")
 
 
-def _check_host_layers(run: Run, model: ModelSpec) -> None:
+def _check_host_layers(run: Run, model: ModelSpec, checkpoint: Checkpoint) -> None:
     """Refuse a row with layers on the CPU of an unknown machine."""
     for given, experts in _LAYERS.findall(run.notes):
-        if experts or int(given) <= len(model.layer_names):
+        if experts or int(given) <= len(model.layer_names) + mtp_blocks(model, checkpoint):
             option = f"--gpu-layers {given} " * bool(given)
             command = f"glmplan fit {run.model} {option}--engine llama.cpp --on FILE"
             raise UnknownFact(

@@ -33,6 +33,7 @@ __all__ = [
     "fit_sections",
     "fit_text",
     "gpus_words",
+    "host_words",
     "launch_lines",
     "lengths_words",
     "memory_table",
@@ -99,10 +100,17 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
         text = f"short: memory missing for one request of {answer.asked.full_request:,} tokens"
         out += paragraph(width, text)
     if holding.host:
-        has = "of unknown size" if holding.host_memory is None else f"of {holding.host_memory / GIB:.0f} GiB"
-        lack = f", {holding.host_short / GIB:.0f} GiB short" * (holding.host_short > 0)
-        out += paragraph(width, f"host memory {has}: {holding.host_holds} {holding.host / GIB:.0f} GiB{lack}")
+        out += paragraph(width, f"host memory: {host_words(holding)}")
     return out + "".join(paragraph(width, text) for text in pool_lines(answer))
+
+
+def host_words(holding: Holding) -> str:
+    """Return weights and KV pool in the memory of a host node."""
+    kinds = (("weights", holding.host_weights), ("KV cache", holding.host_pool))
+    parts = " + ".join(f"{name} {size / GIB:,.1f}" for name, size in kinds if size > 0)
+    of = "" if holding.host_memory is None else f" of {holding.host_memory / GIB:,.0f}"
+    lack = f"; {holding.host_short / GIB:.0f} GiB short" * (holding.host_short > 0)
+    return f"{parts}{of} GiB{' (size unknown)' * (not of)}{lack}"
 
 
 def pool_lines(answer: AnswerRecord) -> list[str]:
@@ -116,7 +124,10 @@ def pool_lines(answer: AnswerRecord) -> list[str]:
     terms, pool = holding.terms, holding.pool
     low = f" ({pool.low:,.0f} to {pool.high:,.0f})" if pool.high > pool.tokens else ""
     per_token = max(row.per_token for row in answer.ranks)
-    form = f"{terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else "cache"
+    form = (
+        f"{terms.kv.upper()} cache, {per_token:,.0f} B per token and GPU" if per_token else f"{terms.kv.upper()} cache"
+    )
+    form += f"; {holding.host_pool / GIB:,.1f} GiB of the pool in host memory" * (holding.host_pool > 0)
     # printed here because the cache size follows from the patch, not from the limitation alone
     if is_indexed(answer.asked.model) and not terms.indexer:
         form += "; patched dense attention without the indexer and its keys"

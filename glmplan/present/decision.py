@@ -212,6 +212,7 @@ def _memory(plans: Sequence[ReportOption]) -> list[Block]:
         parts = ", ".join(f"{words} {size:.1f}" for words, size in memory_parts(row))
         pool = memory["kv_pool_tokens"]
         told = f"{pool['value']:,} ({pool['low']:,} to {pool['high']:,})"
+        told += f", {memory['kv_pool_host_gib']:,.1f} GiB in host memory" * (memory["kv_pool_host_gib"] > 0)
         rows.append((one.name, row["label"], parts, f"{row['capacity_gib']:.1f}", told))
     if not rows:
         return [Text("The memory of the accelerator is not published.")]

@@ -18,6 +18,7 @@ from glmplan.present.answer_text import (
     fit_sections,
     fit_text,
     gpus_words,
+    host_words,
     launch_lines,
     lengths_words,
     missing_words,
@@ -244,8 +245,7 @@ class _Screen:
         if holding.lacking > 0 and row.usable < 0.995 * row.capacity:
             text += f", of which the engine takes up to {row.usable / GIB:.1f}"
         if holding.host:
-            of = "" if holding.host_memory is None else f" of {holding.host_memory / GIB:.0f}"
-            text += f"; {holding.host / GIB:.0f}{of} GiB of host memory"
+            text += f"; host memory: {host_words(holding)}"
         if holding.pool.tokens > 0:
             low = f" ({holding.pool.low:,.0f} to {holding.pool.high:,.0f})"
             text += (

@@ -223,8 +223,9 @@ def _interval(answer: FitAnswer) -> str:
 CSV_COLUMNS: tuple[str, ...] = (
     "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
     *(f"{name}{end}" for name in USER_FIGURES for end in ("", "_low", "_high")),
-    "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users",
-    "users_at_95", "users_at_80", "users_at_50", "basis", "out_of_domain", "simulated", "preemptions_per_request",
+    "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "kv_pool_gib",
+    "kv_pool_host_gib", "safe_users", "users_at_95", "users_at_80", "users_at_50", "basis", "out_of_domain",
+    "simulated", "preemptions_per_request",
     "kv_why", "rank", *MEMORY_COLUMNS,
 )  # fmt: skip
 
@@ -260,6 +261,8 @@ def fit_csv(answer: FitAnswer) -> str:
     if holding:
         for name, value in (("", holding.pool.tokens), ("_low", holding.pool.low), ("_high", holding.pool.high)):
             common[f"kv_pool_tokens{name}"] = f"{value:.0f}"
+        for name, size in (("kv_pool_gib", holding.pool_bytes), ("kv_pool_host_gib", holding.host_pool)):
+            common[name] = f"{size / GIB:.6g}"
     rows = [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]
     cells = [common | {name: _cell(value) for name, value in row.items()} for row in rows]
     return csv_lines([CSV_COLUMNS, *([row.get(name, "") for name in CSV_COLUMNS] for row in cells)])

@@ -240,6 +240,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
         "limiting_stage": holding.stage,
         "kv_pool_tokens": _tokens((holding.pool.tokens, holding.pool.low, holding.pool.high)),
         "kv_pool_gib": _rounded(holding.pool_bytes / GIB),
+        "kv_pool_host_gib": _rounded(holding.host_pool / GIB),
         "engine_reported_tokens": _tokens(answer.printed),
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),

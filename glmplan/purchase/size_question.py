@@ -367,6 +367,9 @@ def _known(word: str) -> str:
     plain = re.sub(r"^\d+x", "", name)
     plain = accelerator_aliases().get(plain, plain)
     if plain not in accelerator_names() and name not in host_names():
+        if word.endswith(".toml"):
+            message = "is a file: --inventory takes own machines, and glmplan fit --on plans one"
+            raise SpecError(message, field="--only", value=word)
         choices = (*accelerator_names(), *host_names())
         raise SpecError("is neither a part nor a machine", field="--only", value=word, choices=choices)
     return name if name in host_names() else name.replace(re.sub(r"^\d+x", "", name), plain)

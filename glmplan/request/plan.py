@@ -350,6 +350,7 @@ class PlanRequest(OptionRecord):
             least=0,
             flags=("--gpu-layers", "--n-gpu-layers", "-ngl"),
             help="Layers on accelerators, counted from the output (llama.cpp); the CPU computes the others.",
+            axis="Layers on accelerators, counted from the output (llama.cpp); 10..50*5 for five in equal ratios.",
             commands=PLANS | {"compare", "simulate"},
             form="",
         ),

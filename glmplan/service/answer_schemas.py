@@ -202,6 +202,7 @@ class Memory(BaseModel):
     limiting_stage: int
     kv_pool_tokens: Count
     kv_pool_gib: float
+    kv_pool_host_gib: float
     engine_reported_tokens: Count | None
     requests_held: int
     requests_held_low: int

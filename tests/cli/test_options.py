@@ -13,8 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from glmplan.cli import fit, main, options, safe, simulate, validate
+from glmplan.cli import fit, hints, main, options, safe, simulate, validate
 from glmplan.cli.options import given, with_options
+from glmplan.request.option import spelled
 
 OWN = {
     simulate: {
@@ -97,6 +98,11 @@ def test_a_command_has_at_most_six_parameters_of_its_own():
         assert len(inspect.signature(inspect.unwrap(module.command)).parameters) <= 6
 
 
+def test_every_option_of_a_hint_exists():
+    flags = {flag for flag, _ in hints._flags()}
+    assert {spelled(name) for name in hints._SAME} <= flags
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -107,6 +113,15 @@ def test_a_command_has_at_most_six_parameters_of_its_own():
         ("size --model llama-3.1-8b --on 1xh100-sxm", "--only"),
         ("sweep --model llama-3.1-8b --only 1xh100-sxm", "--on"),
         ("compare --model llama-3.1-8b --on 1xh100-sxm", "glmplan compare 8xh200-sxm"),
+        ("size -ngl 20", "-ngl. It is --gpu-layers of glmplan compare, fit, report, safe, simulate and sweep."),
+        ("sweep --no-kv-offload", "an option of glmplan compare, fit, report, safe and simulate."),
+        ("fit llama-3.1-8b --on 1xh100-sxm -np 4", "-np. It is --max-num-seqs here."),
+        ("fit llama-3.1-8b --on 1xh100-sxm --tensor-parallel-size 2", "It is --tp here."),
+        ("fit llama-3.1-8b --on 1xh100-sxm -ot exps=CPU", "-ot. A plan with llama.cpp leaves experts"),
+        ("fit llama-3.1-8b --on 1xh100-sxm -c 8192", "--context is the longest request"),
+        ("sheet new -ctk q8_0", "-ctk. It is --kv here."),
+        ("models show --fromat json", "The nearest is --format."),
+        ("fit llama-3.1-8b --on 1xh100-sxm --zzz", "No such option: --zzz\n"),
     ],
 )
 def test_an_option_of_another_command_is_answered_with_the_one_of_this(words, hint, capsys):

@@ -70,7 +70,9 @@ def test_the_pool_is_what_the_engines_rule_leaves_of_the_memory(engine):
             weights = sum(rank.weights.values())
             outside = rank.communication + rank.reserve
             # taken before the share: logits of a step and of twice the requests that may run, in 16 bit
+            # and halved where it leaves less than 16 blocks (`test_a_step_is_halved_until_16_blocks_remain`)
             logits = rule.reserved_logits * (told.budget(listed) + 2.0 * told.requests(listed)) * model.vocabulary
+            logits = min(logits, rank.activation)
             left = {
                 "total": rank.usable - weights - rank.activation - outside - rank.graph_estimate,
                 "before_load": rank.usable - weights - rank.reserve,

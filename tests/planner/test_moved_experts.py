@@ -12,7 +12,7 @@ from glmplan.planner.ask import deployment
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.moved_experts import DISK_RATE, all_moved, movable_layers, moved_words
 from glmplan.planner.traffic_search import described_under
-from glmplan.planner.users import solve
+from glmplan.planner.users import hazards_of, solve
 from glmplan.purchase.axes import read_sweep
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
@@ -178,6 +178,34 @@ def test_gpu_layers_leave_leading_layers_and_their_cache_to_the_host(layered):
     assert moved_words(answer.asked, answer.holding).startswith("40 of 80 layers in host memory (")
 
 
+@pytest.mark.parametrize(("weights", "drafting"), [("q4_k_m", 1), ("q4_k_xl", 0)])
+def test_mtp_layers_of_a_file_count_among_gpu_layers(tmp_path, weights, drafting):
+    """The log of GLM-4.6 (92 layers and one MTP layer) ends at 94 of 94 layers; the MTP layer is before the output."""
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=512, cards=1))
+    model = "glm-4.7" if drafting else "glm-4.6"
+
+    def away(layers):
+        asked = PlanRequest(model, str(file), weights=weights, engine="llama.cpp", gpu_layers=layers)
+        return fit_answer(asked, changes=False).asked.settings.host_layers
+
+    assert [away(n) for n in (92, 93, 94)] == ([2, 1, 0] if drafting else [1, 0, 0])
+    assert away(1) == 92
+
+
+def test_experts_of_an_mtp_layer_stay_on_the_accelerators(tmp_path):
+    # --n-cpu-moe names the first layers, and MTP layers come after the last
+    file = tmp_path / "machine.toml"
+    file.write_text(HOST.format(memory=512, cards=1))
+    asked = {"weights": "q4_k_m", "engine": "llama.cpp", "users": (1,)}
+    one, drafting = (
+        fit_answer(PlanRequest("glm-4.7", str(file), mtp=mtp, **asked), changes=False).holding for mtp in (0, 1)
+    )
+    assert one.memory.settings.offloaded and drafting.memory.settings.offloaded
+    share = drafting.memory.settings.offloaded / one.memory.settings.offloaded
+    assert drafting.host == pytest.approx(one.host * share)
+
+
 def test_decode_of_gpu_layers_reads_half_of_the_weights_from_each_memory(layered):
     answer = layered(gpu_layers=41)
     (host, device) = 40 * LAYER * 2 / 800e9, 40 * LAYER * 2 / 1.6e12
@@ -198,6 +226,29 @@ def test_no_kv_offload_moves_the_cache_of_every_layer(layered):
     room = (128e9 - 40 * LAYER * 2) / (80 * CACHE * 2560)
     assert answer.holding.held == int(room)
     assert "--no-kv-offload" in answer.command
+
+
+@pytest.mark.parametrize(
+    ("options", "away"), [({"gpu_layers": 41}, 40), ({"no_kv_offload": True, "gpu_layers": 41}, 80)]
+)
+def test_the_pool_is_counted_where_it_is(layered, options, away):
+    answer = layered(**options)
+    held, on_card = answer.holding, CACHE * (80 - away)
+    assert held.host_pool == pytest.approx(away * CACHE * held.pool.tokens)
+    # a pool takes all that weights and buffers leave of an accelerator, unless its tokens are elsewhere
+    assert (held.pool_bytes >= on_card * held.pool.tokens) if on_card else held.pool_bytes == 0
+    assert answer.ranks[0].cache == pytest.approx(max(held.pool_bytes, 0))
+    assert held.host_weights == pytest.approx(40 * LAYER * 2, rel=1e-4)
+
+
+def test_a_server_leaves_host_memory_to_other_processes(layered):
+    # -c is reserved at start: more than four fifths of 128 GB would be weights and cache
+    answer = layered(gpu_layers=41, no_kv_offload=True, users=(8,))
+    words = next(one for one in answer.command if one.startswith("-c "))
+    assert answer.holding.host_weights + 80 * CACHE * int(words.split()[1]) <= 0.8 * 128e9 + 80 * CACHE * 256
+    full = int(answer.holding.held)
+    found = [{one.id for one in hazards_of(answer.asked, answer.holding, users=n, longest=2560)} for n in (8, full)]
+    assert ["host-memory-overcommit" in one for one in found] == [False, True]
 
 
 def test_the_cache_in_host_memory_limits_requests_as_accelerators_do(layered):
@@ -297,3 +348,10 @@ def test_faster_host_memory_never_makes_moved_experts_slower():
         )
         rates.append(fit_answer(words, changes=False).users[0].tpot.value)
     assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1]
+
+
+def test_a_plan_without_an_answer_names_the_command_that_has_one():
+    apart = fit_answer(PlanRequest("llama-3.1-8b", "2xh100-sxm", disaggregated="1:1", tp=1), changes=False)
+    assert apart.users and "glmplan safe --slo" in apart.reply.words
+    without = fit_answer(PlanRequest("llama-3.1-8b", "1xrtx-5080", engine="llama.cpp", weights="q4_k_m", gpu_layers=20))
+    assert not without.users and without.reply.words == "Unknown"

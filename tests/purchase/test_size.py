@@ -516,3 +516,8 @@ def test_a_model_of_another_name_is_said_to_stand_for_the_asked_one():
     asked = read_size("llama-3.3-70b", TPOT, users=1, only="8xh100-sxm")
     notes = size_content(sized(asked, MONEY, answers=1))["notes"]
     assert "llama-3.3-70b: planned as llama-3.1-70b, which has the same shape" in notes
+
+
+def test_a_host_file_among_accelerators_is_answered_with_its_option():
+    with pytest.raises(SpecError, match="--inventory"):
+        read_size("llama-3.1-8b", SLO, users=1, only="machine.toml")

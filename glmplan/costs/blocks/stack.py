@@ -43,6 +43,7 @@ __all__ = [
     "model_shape",
     "model_state_bytes",
     "moved_class",
+    "mtp_blocks",
     "mtp_tensors",
     "routed_blocks",
     "segments",
@@ -311,9 +312,14 @@ def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segm
     )
 
 
+def mtp_blocks(model: ModelSpec, checkpoint: Checkpoint) -> int:
+    """Return the MTP layers that the files of a checkpoint hold."""
+    return model.mtp.layers if model.mtp is not None and checkpoint.includes_mtp else 0
+
+
 def checkpoint_bytes(model: ModelSpec, checkpoint: Checkpoint) -> Bytes:
     """Return the bytes of all weights in a checkpoint's files."""
-    mtp = checkpoint.includes_mtp and model.mtp is not None
+    mtp = mtp_blocks(model, checkpoint) > 0
     total = sum(part.bytes * part.count for part in segments(model, checkpoint, mtp=mtp))
     ends = vocabulary_tensors(model)
     total += sum(tensor.parameters * tensor_format(checkpoint, tensor, None).bytes for tensor in ends)

@@ -42,6 +42,10 @@ __all__ = [
 
 #: tokens of a window page, for which SGLang keeps one ring of a compressor's states
 _STATE_PAGE = 128.0
+#: blocks of the cache that LMDeploy keeps when it chooses its step
+_LEAST_BLOCKS = 16.0
+#: halvings after which no step is left, for all steps below 2^32 tokens [-]
+_HALVINGS = 32
 
 
 def split_pool(
@@ -229,6 +233,7 @@ class PoolTerms:
     graphs_sd: BytesArray
     estimate: BytesArray  # taken from the pool for graphs before they are captured; 0 where it is not
     share: np.ndarray  # of the remaining memory that becomes the pool
+    activation: BytesArray  # of a step, which some engines make smaller where little memory is left
 
     def deviation(self, quantile: Ratio) -> BytesArray:
         """Return the standard deviation of `pool` below (< 0) or above the mean."""
@@ -457,6 +462,7 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
     known = context_variance if part.free_before_load is None else zero
     total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
     share: np.ndarray | float = 1.0
+    activation = stage.activation
     if rule.pool == "total":
         limit = fraction * part.total + zero
         pool = limit - weights - stage.activation - context - remainder.mean - estimate
@@ -472,11 +478,10 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     elif rule.pool == "after_weights":
         limit, share = free, fraction
-        reserved = stage.activation * bool(rule.reserved_logits)
-        pool, variance = (
-            share * (free - weights - reserved - remainder.mean),
-            share**2 * (total_variance + known + remainder.sd**2),
-        )
+        if rule.reserved_logits:
+            activation = _smaller_step(memory, stage, part, share, free - weights - remainder.mean)
+        pool = share * (free - weights - activation * bool(rule.reserved_logits) - remainder.mean)
+        variance = share**2 * (total_variance + known + remainder.sd**2)
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
@@ -484,8 +489,30 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
     less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(launch.weights))
     return PoolTerms(
         context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate,
-        share + zero,
+        share + zero, activation,
     )  # fmt: skip
+
+
+def _smaller_step(
+    memory: RankMemory, stage: StageMemory, part: PartMemory, share: np.ndarray, left: BytesArray
+) -> BytesArray:
+    """Return the reserve for logits after the engine has halved its steps.
+
+    LMDeploy halves ``max_prefill_token_num`` until 16 blocks of the cache remain [1]_. Where fewer do with every step,
+    the engine does not start, and the reserve is that of the largest step.
+
+    References
+    ----------
+    .. [1] https://github.com/InternLM/lmdeploy at 1263d5cd: lmdeploy/pytorch/engine/executor/base.py
+       (`_get_runtime_size`, `_reserve_runtime_mem`)
+    """
+    requests = 2.0 * memory.settings.requests(part.listed)
+    tokens = np.floor(memory.settings.budget(part.listed) / 2.0 ** np.arange(_HALVINGS)[:, None])
+    reserves = stage.activation * (tokens + requests) / (memory.budget + requests)
+    blocks = _LEAST_BLOCKS * stage.request_bytes(memory.settings.block(memory.sparse))
+    enough = (share * (left - reserves) >= blocks) & (tokens > 0)
+    found: BytesArray = np.take_along_axis(reserves, np.argmax(enough, axis=0)[None], axis=0)[0]
+    return found
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
@@ -638,7 +665,7 @@ def kv_pool(
             usable = _tokens(memory, stage, left, length)
             printed = _printed(memory, stage, left, length, usable)
             rows += [np.where(stage.held, item, np.inf) for item in (usable, printed)]
-        beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
+        beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + terms.activation
         held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
         # lower use of memory leaves more to the pool, so only memory that no pool contained counts
         least = held + np.clip(terms.pool, -QUANTILE_90 * terms.deviation(1.0), 0.0) - QUANTILE_90 * terms.graphs_sd
@@ -794,13 +821,12 @@ def budget_rows(
     for stage, terms in zip(memory.stages[:pp], stage_pools(memory, part, fit)[:pp], strict=True):
         weights = {name: float(size[point]) for name, size in stage.weights.items() if size[point] > 0}
         used = {
-            "activation": float(stage.activation[point]),
+            "activation": float(terms.activation[point]),
             "graphs": float(terms.graphs[point]),
             "communication": float(terms.context[point]),
             "reserve": max(float(terms.remainder[point]), 0.0),
         }
-        cached = memory.host_cache is None or float(stage.request_bytes(1.0)[point]) > 0
-        cache = max(float(terms.pool[point]), 0.0) * cached
+        cache = max(float(terms.pool[point]), 0.0) * bool(memory.caches_on(stage)[point])
         total = sum(weights.values()) + sum(used.values()) + cache
         rows.append(
             MemoryBudget(

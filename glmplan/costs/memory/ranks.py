@@ -237,6 +237,11 @@ class RankMemory:
         """
         return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in self.stages)
 
+    def caches_on(self, stage: StageMemory) -> np.ndarray:
+        """Return True where a stage has caches in the accelerators' memory."""
+        every = np.ones(stage.held.shape, dtype=bool)
+        return every if self.host_cache is None else every & (stage.request_bytes(1.0) > 0)
+
     @property
     def weights(self) -> np.ndarray:
         """Return the weights of the fullest rank [B]."""
@@ -306,7 +311,8 @@ def rank_memory(
     bounds = [_stage_bounds(model, settings, int(depth)) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
-    offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
+    # options that move experts of layers count from the first layer, and MTP layers come after the last
+    away = (1.0 if rule.host_experts else 0.0,) * 2 if settings.offloaded is None else (settings.offloaded, 0.0)
     moved = EXPERTS if settings.offloaded is None else moved_class(model)
     trial = trial_run(model, settings, quantised=_is_quantised(parts))
     step = PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
@@ -316,7 +322,7 @@ def rank_memory(
             kv,
             degrees,
             settings,
-            weights=layer_weights(model.name, part, degrees, settings, offloaded, moved),
+            weights=layer_weights(model.name, part, degrees, settings, away[part.name == "mtp"], moved),
             passing=_passing(model, part, trial, settings, step),
         )
         for part in parts

@@ -219,7 +219,7 @@ def _held_tensors(
                 kernels[form.name] = settings.expert_kernel(form.name, model)
             size = size * expert_padding(tensor, kernels[form.name], degrees.expert_ranks / degrees.ep)
             size = size * (1.0 + settings.copied_scales(form.name) / form.bits)
-        if tensor.tensor_class == away[0] and (away[0] == EXPERTS or part.name != "mtp"):
+        if tensor.tensor_class == away[0]:
             host = host + away[1] * size
             size = (1.0 - away[1]) * size
         held.append(HeldTensor(tensor, form, size))

@@ -97,6 +97,8 @@ def _read_text(path: Path, text: str) -> Dump:
         if sign.search(text):
             with understood(path, f"dump of {tool}"):
                 return Dump(str(path), tool, reader(text, str(path)))
+    if path.suffix == ".toml":
+        raise SpecError("is no dump but a host file: glmplan fit --on FILE, or glmplan hardware check FILE", file=path)
     tools = ", ".join(tool for tool, _, _ in readers)
     raise SpecError(f"is none of the dumps that can be read: {tools}. Run: {_COMMANDS}", file=path)
 

@@ -16,11 +16,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 
-__all__ = ["FREE_DRAFTERS", "with_drafter"]
+__all__ = ["FREE_DRAFTERS", "published_lengths", "with_drafter"]
 
 #: drafters without weights
 FREE_DRAFTERS = ("ngram", "suffix")
@@ -30,6 +31,21 @@ _KIND = "drafter"
 _HEAD_FIELDS = ("dflash_config", "block_size", "draft_vocab_size", "eagle_config", "num_target_layers",
                 "target_hidden_size", "norm_before_fc", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids",
                 "target_layer_ids", "mask_token_id", "auto_map")  # fmt: skip
+
+
+def published_lengths(drafter: str) -> str:
+    """Return the cited tokens per step of a lookup drafter, as text.
+
+    They are of other models and texts, so a plan takes none of them by itself.
+
+    Examples
+    --------
+    >>> published_lengths("suffix")
+    'chat (MT-Bench) 1.08 with 1 drafted'
+    """
+    found = read_toml(data_folder("hardware_db") / "lookup_drafting.toml")["lengths"]
+    lines = (f"{one['text']} {one['tokens']:.2f} with {one['drafted']} drafted" for one in found)
+    return "; ".join(line for line, one in zip(lines, found, strict=True) if one["drafter"] == drafter)
 
 
 def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> ModelSpec:

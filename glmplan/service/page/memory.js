@@ -96,5 +96,6 @@ export function drawMemory(into, answer) {
   else words.push(`The cache pool holds ${whole(pool.value)} tokens (${whole(pool.low)} to ${whole(pool.high)}): ${whole(memory.requests_held)} requests of this length.`);
   const host = Math.max(...memory.ranks.map((rank) => rank.host_gib));
   if (host > 0) words.push(`${number(host)} GiB are held in host memory.`);
+  if (memory.kv_pool_host_gib > 0) words.push(`${number(memory.kv_pool_host_gib)} GiB of host memory are for the KV cache.`);
   into.replaceChildren(key, el("div", { class: "bars" }, groups(memory.ranks).map(bar)), el("p", { class: "note", text: words.join(" ") }));
 }

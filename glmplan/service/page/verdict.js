@@ -27,7 +27,8 @@ function sentences(answer, row) {
   const lacking = answer.answer.verdict === "unknown" ? answer.unknown.map((text) => `the speed is not known; unknown: ${text.replace(/^.*\bunknown: /, "")}`) : [];
   const said = [answer.headline, ...answer.reasons, ...lacking].map((text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`);
   if (!row || !safe) return [[said.join(" ")]];
-  const free = memory?.kv_pool_gib ? `, ${number(memory.kv_pool_gib)} GiB for the KV cache of each accelerator` : "";
+  const rooms = [[memory?.kv_pool_gib, "of each accelerator"], [memory?.kv_pool_host_gib, "in host memory"]].filter(([size]) => size > 0);
+  const free = rooms.length ? `, ${rooms.map(([size, where]) => `${number(size)} GiB for the KV cache ${where}`).join(" and ")}` : "";
   const found = [[`It loads: ${question.checkpoint}, ${plan.layout} with ${question.engine}${free}.`]];
   const each = row.output_tokens_per_s_per_request;
   if (each) found.push([" Expected: ", strong(`${number(each.value)} tokens/s each`), `, below ${number(each.low)} in 1 of 20 cases; the limit is ${number(1000 / safe.target_tpot_ms)}.`]);

@@ -34,7 +34,7 @@ def ranks(name: str, tp: int = 1, *, kv: str = "fp8", mtp: bool = False, **setti
 def terms(pool: float) -> tuple[PoolTerms, ...]:
     """A pool of this size that is certain."""
     zero = 0.0 * ONE
-    return (PoolTerms(zero, zero, zero, zero, pool * ONE, zero, zero, zero, zero, zero, ONE),)
+    return (PoolTerms(zero, zero, zero, zero, pool * ONE, zero, zero, zero, zero, zero, ONE, zero),)
 
 
 @pytest.mark.parametrize(

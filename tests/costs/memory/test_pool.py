@@ -381,3 +381,17 @@ def test_a_pool_is_the_same_for_requests_of_every_length_but_where_layers_keep_w
     short, long = (kv_pool(memory, part("h200-sxm"), context=length) for length in (1.0, 50_000.0))
     same = all((getattr(short, one.name) == getattr(long, one.name)).all() for one in fields(short))
     assert memory.by_length is matters is not same
+
+
+@pytest.mark.parametrize("total", [15.5, 16.6, 17.0, 17.8, 24.0])
+def test_a_step_is_halved_until_16_blocks_remain(total: float) -> None:
+    """LMDeploy 1263d5cd, lmdeploy/pytorch/engine/executor/base.py (_get_runtime_size)."""
+    llama, told = load_model("llama-3.1-8b"), MemorySettings(engine="lmdeploy-pytorch", accelerator="rtx-4090")
+    held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16", settings=told)
+    row = budget_rows(held, PartMemory(total * GIB, total * GIB, 0.0, "pcie"))[0]
+    left = row.usable - sum(row.weights.values()) - row.reserve
+    tokens = 8192
+    while tokens and 0.8 * (left - 2 * (tokens + 2 * 128) * 128256) < 16 * 64 * 131072:
+        tokens //= 2
+    assert row.activation == pytest.approx(2 * ((tokens or 8192) + 2 * 128) * 128256)
+    assert row.pool == pytest.approx(0.8 * (left - row.activation))

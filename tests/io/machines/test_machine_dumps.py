@@ -434,3 +434,10 @@ def test_a_damaged_dump_is_read_or_refused_but_never_crashes(tmp_path, name, dat
         host_from_dumps([read_dump(file)], name="x", accelerator="rtx-pro-6000-ws")
     except SpecError as error:
         assert str(error)
+
+
+def test_a_host_file_is_no_dump(tmp_path):
+    file = tmp_path / "machine.toml"
+    file.write_text('title = "one"\n')
+    with pytest.raises(SpecError, match="glmplan fit --on FILE"):
+        read_dump(file)

@@ -105,3 +105,11 @@ def test_drafting_loses_at_a_load_that_fills_the_steps():
     answer = fit_answer(PlanRequest("mimo-v2.6-flash", "2xdgx-spark", **machine))
     plain = next(one for one in answer.changes if one.ask.startswith("--mtp 0"))
     assert plain.total_rate > 1.05 * answer.users[-1].total_rate.value
+
+
+def test_the_question_for_an_acceptance_lists_what_was_published():
+    asked = {"on": "1xh100-sxm", "drafter": "ngram", "mtp": 5}
+    with pytest.raises(SpecError, match="edits of code 2.96 with 5 drafted"):
+        fit_answer(PlanRequest("llama-3.1-8b", **asked))
+    # of vLLM pull 24344: the log has 4.59, which is of the 993 steps with a draft alone
+    assert 5376 / (993 + 821) == pytest.approx(2.96, abs=0.01) and 1 + 3562 / 993 == pytest.approx(4.59, abs=0.01)
