@@ -112,4 +112,4 @@ def test_the_question_for_an_acceptance_lists_what_was_published():
     with pytest.raises(SpecError, match="edits of code 2.96 with 5 drafted"):
         fit_answer(PlanRequest("llama-3.1-8b", **asked))
     # of vLLM pull 24344: the log has 4.59, which is of the 993 steps with a draft alone
-    assert 5376 / (993 + 821) == pytest.approx(2.96, abs=0.01) and 1 + 3562 / 993 == pytest.approx(4.59, abs=0.01)
+    assert pytest.approx(2.96, abs=0.01) == 5376 / (993 + 821) and pytest.approx(4.59, abs=0.01) == 1 + 3562 / 993
