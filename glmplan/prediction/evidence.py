@@ -71,6 +71,7 @@ __all__ = [
     "evidence_of_offloading",
     "evidence_of_points",
     "evidence_unified_memory",
+    "effects_apart",
     "factor_key",
     "features_of",
     "interval_of",
@@ -620,6 +621,25 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
     }
     pairs = {name: ends.get(kind, ends[_MEASURED[name]]) for name, kind in kinds.items()}
     return {name: (high - low) / 2.0 for name, (low, high) in pairs.items()}
+
+
+def effects_apart(
+    one: tuple[Deployment, Load], other: tuple[Deployment, Load], fit: Effects
+) -> list[tuple[tuple[str, str], dict[str, float]]]:
+    """Return the log ratio of metrics by the measured effects that differ.
+
+    Keys of both on a level → ``ttft`` and ``tpot`` → logarithm of the ratio, the other's time over the first one's. An
+    effect is a log parameter, and the share of a metric is its slope: the mean slope of both is used.
+    """
+    slopes = [_slopes(deployment, [load], fit)[0] for deployment, load in (one, other)]
+    keys = [keys_of(deployment) for deployment, _ in (one, other)]
+    nothing, found = np.zeros(len(COLUMNS)), []
+    for names, effects in zip(zip(*keys, strict=True), zip(*map(fit.by_level, keys), strict=True), strict=True):
+        before, after = (nothing if effect is None else effect for effect in effects)
+        if names[0] != names[1] and (after != before).any():
+            means = {name: (row + slopes[1][name]) / 2.0 for name, row in slopes[0].items() if name in slopes[1]}
+            found.append((names, {name: float(row @ (after - before)) for name, row in means.items()}))
+    return found
 
 
 def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:

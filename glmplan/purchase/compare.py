@@ -10,11 +10,13 @@ from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.ask import Deployed, deployment, predict, step_time
 from glmplan.planner.moved_experts import moved_words
 from glmplan.planner.plan import Safe
-from glmplan.planner.ranking import prompts_timed
+from glmplan.planner.ranking import load_of, prompts_timed
 from glmplan.planner.users import safe_number
 from glmplan.prediction.distribution import SHOWN
+from glmplan.prediction.effects import load_effects
+from glmplan.prediction.evidence import effects_apart
 from glmplan.prediction.predict import Prediction
-from glmplan.prediction.step_models import site_calibration
+from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import Money, watts_of, ways_of
 from glmplan.units import Ratio, Seconds, Usd
@@ -22,7 +24,7 @@ from glmplan.units import Ratio, Seconds, Usd
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
 
-__all__ = ["Compared", "Side", "beside", "compared", "nowhere_slower", "side_of"]
+__all__ = ["Compared", "Side", "beside", "compared", "fitted_apart", "lower_rates", "side_of"]
 
 
 @dataclass(frozen=True)
@@ -131,21 +133,36 @@ def side_of(planned: Deployed, users: int, money: Money, options: str = "") -> S
     )  # fmt: skip
 
 
-def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
-    """Return True if no data-sheet rate of a part is below another's.
+def lower_rates(part: Accelerator, than: Accelerator) -> dict[str, tuple[float | None, float]]:
+    """Return the data-sheet rates of a part that are below another's.
 
-    Memory bandwidth, matrix rates and scale-up link. A value that is not published for the part counts as smaller.
+    ``memory``, ``link`` or a precision → rates of both. A value that is not published for the part counts as smaller.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> h100, h200 = load_accelerator("h100-sxm"), load_accelerator("h200-sxm")
-    >>> nowhere_slower(h200, h100), nowhere_slower(h100, h200)
-    (True, False)
+    >>> h100, h200, b200, b300 = map(load_accelerator, ("h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm"))
+    >>> [list(lower_rates(*pair)) for pair in ((h200, h100), (h100, h200), (b300, b200))]
+    [[], ['memory'], ['int8']]
     """
-    pairs = [(part.memory_bandwidth, than.memory_bandwidth), (part.scaleup_bandwidth, than.scaleup_bandwidth)]
-    pairs += [(part.peak.get(name), rate) for name, rate in than.peak.items()]
-    return all(before is None or (now is not None and now >= before) for now, before in pairs)
+    rates = {name: (part.peak.get(name), rate) for name, rate in than.peak.items()}
+    rates = {"memory": (part.memory_bandwidth, than.memory_bandwidth), **rates}
+    if than.scaleup_bandwidth is not None:
+        rates["link"] = (part.scaleup_bandwidth, than.scaleup_bandwidth)
+    return {name: (now, before) for name, (now, before) in rates.items() if now is None or now < before}
+
+
+def fitted_apart(first: Side, other: Side) -> list[tuple[tuple[str, str], dict[str, float]]]:
+    """Return `effects_apart` of two plans of one engine; empty without a fit."""
+    cases = []
+    for side in (first, other):
+        planned, servers = side.planned, side.planned.holding.terms.decoding
+        if not runs_on_accelerators(planned.deployment) or not prompts_timed(planned.asked):
+            return []
+        load = load_of(planned.asked, planned.deployment, planned.holding.pool, side.users, servers)
+        cases.append((planned.deployment, load))
+    with site_calibration(first.planned.asked.calibration):
+        return effects_apart(*cases, load_effects(first.planned.asked.engine))
 
 
 #: model, machine and options of one plan alone
