@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -192,9 +194,10 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
     if report.out is not None:
         prepare_plots()
-    record, journal, ended_by = _climb(endpoint, ladder, client, report)
+    record, journal, ended = _climb(endpoint, ladder, client, report)
     # measurements are on disk before any computation
-    kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
+    files = {"record.json": record_json(record), "runs.csv": record_csv(record, known)}
+    kept = report.out is None or _keep(report.out, files)
     with site_calibration(report.site.get("calibration")):
         compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
@@ -203,9 +206,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     verdicts = slo_verdicts(record, targets)
     text = record_json(record, compared_json(compared, causes, pool), verdicts)
     if report.out is not None:
-        page = html_page(record, compared, causes, said)
-        files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
-        kept = _keep(report.out, files) and kept
+        page = html_page(record, compared, causes, said, in_time=ended.in_time)
+        kept = _keep(report.out, {"record.json": text, "report.html": endpoint.outside.blot(page)}) and kept
     if report.as_json:
         say(text, end="")
     else:
@@ -218,8 +220,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
     if record.stopped:
         say(f"stopped early: {record.stopped}", err=True)
-    if ended_by:
-        raise typer.Exit(128 + ended_by)
+    if ended.by:
+        raise typer.Exit(128 + ended.by)
     if record.faulty:
         say("the run is incomplete: see the faults above" if record.steps else "nothing was measured", err=True)
     if record.faulty or not kept or journal.unwritten:
@@ -309,6 +311,22 @@ def _rates(text: str) -> tuple[float, ...]:
     return found
 
 
+#: time after a signal until which plots are begun: on a busy machine one takes seconds [s]
+_PLOTS = 1.0
+
+
+@dataclass(slots=True)
+class _Ended:
+    """The signal that ended a run."""
+
+    by: int = 0  # number of the signal; 0: none
+    at: float = math.inf  # time of the monotonic clock [s]
+
+    def in_time(self) -> bool:
+        """Return True if plots may still be drawn."""
+        return time.monotonic() < self.at + _PLOTS
+
+
 def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOptions) -> Any:
     import asyncio
     import signal
@@ -319,7 +337,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     from glmplan.measure.ladder import climb
 
     journal, earlier = _journal(endpoint, report)
-    ended_by = 0
+    ended = _Ended()
     progress = ladder_bar(hidden=report.as_json)
 
     async def run() -> Any:
@@ -329,8 +347,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
 
         def end(by: int) -> None:
             # the first signal stops the measurement and keeps the record; a second one ends the program
-            nonlocal ended_by
-            ended_by = by
+            ended.by, ended.at, journal.flushes = by, time.monotonic(), False
             stop.set()
             for one in endings:
                 loop.remove_signal_handler(one)
@@ -363,7 +380,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
             record = asyncio.run(run())
     finally:
         journal.close()
-    return record, journal, ended_by
+    return record, journal, ended
 
 
 def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, Any]]]:
