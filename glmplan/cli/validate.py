@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,6 +194,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
     if report.out is not None:
         prepare_plots()
+    _read_tables(endpoint, ladder, known, report.site.get("calibration"))
     record, journal, ended = _climb(endpoint, ladder, client, report)
     # measurements are on disk before any computation
     files = {"record.json": record_json(record), "runs.csv": record_csv(record, known)}
@@ -254,6 +255,17 @@ def _ladder(asked: LadderOptions, seed: int) -> Any:
     )
 
 
+def _read_tables(endpoint: Any, ladder: Any, known: dict[str, Any], calibration: Any) -> None:
+    """Predict once before the load: no signal should wait for tables at the end of a run."""
+    from glmplan.errors import GlmplanError
+    from glmplan.measure.ladder import LadderRecord
+    from glmplan.prediction.step_models import site_calibration
+
+    if known.get("model") and known.get("accelerator"):
+        with suppress(GlmplanError), site_calibration(calibration):
+            _predicted(LadderRecord(endpoint, ladder), {"engine": "vllm", **known}, ())
+
+
 def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> tuple[Any, str, Any]:
     """Return measured and predicted metrics, evidence and KV pool."""
     from glmplan.errors import GlmplanError
@@ -311,8 +323,8 @@ def _rates(text: str) -> tuple[float, ...]:
     return found
 
 
-#: time after a signal until which plots are begun: on a busy machine one takes seconds [s]
-_PLOTS = 1.0
+#: time after a signal until which plots are drawn, and CPU time of a plot [s]
+_PLOTS, _PLOT = 2.0, 0.2
 
 
 @dataclass(slots=True)
@@ -320,11 +332,13 @@ class _Ended:
     """The signal that ended a run."""
 
     by: int = 0  # number of the signal; 0: none
-    at: float = math.inf  # time of the monotonic clock [s]
+    wall: float = 0.0  # this and the next: clocks at the signal [s]
+    cpu: float = 0.0
 
     def in_time(self) -> bool:
-        """Return True if plots may still be drawn."""
-        return time.monotonic() < self.at + _PLOTS
+        """Return True if another plot is drawn in time, at this share of a core."""
+        wall, cpu = time.monotonic() - self.wall, time.process_time() - self.cpu
+        return not self.by or wall * (1.0 + _PLOT / max(cpu, 1e-3)) < _PLOTS
 
 
 def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOptions) -> Any:
@@ -347,7 +361,8 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
 
         def end(by: int) -> None:
             # the first signal stops the measurement and keeps the record; a second one ends the program
-            ended.by, ended.at, journal.flushes = by, time.monotonic(), False
+            ended.by, ended.wall, ended.cpu = by, time.monotonic(), time.process_time()
+            journal.flushes = False
             stop.set()
             for one in endings:
                 loop.remove_signal_handler(one)
