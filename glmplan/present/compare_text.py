@@ -9,7 +9,6 @@ from typing import Any
 from glmplan.catalog.formats import weight_format
 from glmplan.catalog.tables import table_text
 from glmplan.planner.ranking import prompts_timed, untimed_words
-from glmplan.prediction.deployment import bulk_format
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
 from glmplan.purchase.compare import Compared, Side, fitted_apart, lower_rates
@@ -166,7 +165,11 @@ def _against_the_sheet(first: Side, other: Side) -> list[str]:
     lines = []
     for weak, strong in ((first, other), (other, first)):
         one, two = (side.planned.asked.machine.accelerator for side in (weak, strong))
-        lower, precision = lower_rates(two, one), weight_format(bulk_format(strong.planned.asked.checkpoint)).compute
+        checkpoint = strong.planned.asked.checkpoint
+        precision = weight_format(checkpoint.formats.get("routed_experts") or checkpoint.default).compute
+        # rates of precisions that the plan does not compute in do not matter
+        used = {"memory", "link", "bf16", precision}
+        lower = {name: rates for name, rates in lower_rates(two, one).items() if name in used}
         if one.name == two.name or list(lower) not in ([], [precision]):
             continue
         slower = {name: _slower(weak, strong, name) for name in _METRICS}

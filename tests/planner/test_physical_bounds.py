@@ -82,7 +82,7 @@ def plan(name, form, part, engine, tp, lengths):
     words = PlanRequest(f"{name}-{form}", f"{tp}x{part}", engine=engine, tp=str(tp), users=USERS,
                   input=str(lengths[0]), output=str(lengths[1]))  # fmt: skip
     try:
-        found = fit_answer(words)
+        found = fit_answer(words, changes=False)
     except GlmplanError:
         return None
     if found.verdict != "fits" or not found.users:

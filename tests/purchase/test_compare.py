@@ -128,6 +128,18 @@ def test_a_part_that_is_slower_in_another_layout_says_which():
     assert names[0] != names[1] and f"the layout ({names[0]} instead of {names[1]}) and the evidence" in line
 
 
+def test_a_rate_that_the_plan_does_not_use_is_no_cause():
+    """B300 is slower than B200 in INT8 alone; runs in BF16 make TTFT longer."""
+    _, [line] = beyond("gemma-4-e4b-bf16", "b200-sxm", "b300-sxm", tp=1, engine="sglang", input=8192, output=512)
+    assert "its data sheet is not slower anywhere; the cause is the evidence" in line
+
+
+def test_plans_of_mixtures_are_compared_too():
+    words = {"engine": "llama.cpp", "input": 1024, "output": 256}
+    questions = [("llama-3.1-8b-q4_k_m", part) for part in ("rtx-4090", "rtx-5090")]
+    assert causes(compared(questions, MONEY, users=2, **words))
+
+
 def test_the_one_rate_of_a_sheet_that_is_lower_is_the_cause():
     """B300 multiplies INT8 at 153.5 TOP/s, B200 at 4,500; all else is as fast or faster."""
     words = {"engine": "lmdeploy-pytorch", "input": 8192, "output": 128}
