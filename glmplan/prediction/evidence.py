@@ -67,7 +67,6 @@ __all__ = [
     "Evidence",
     "EvidenceOfPoints",
     "band_of",
-    "effects_apart",
     "evidence_from_fit",
     "evidence_of_offloading",
     "evidence_of_points",
@@ -79,6 +78,7 @@ __all__ = [
     "narrowed",
     "refused_widths",
     "site_deviation",
+    "slopes_of",
     "stated_ratios",
 ]
 
@@ -596,7 +596,7 @@ def narrowed(
     fit = effects or load_effects(deployment.engine)
     if not runs_on_accelerators(deployment) or deployment.structure.part.is_processor or "site" not in fit.intervals:
         return []
-    slopes = _slopes(deployment, loads, fit)
+    slopes = slopes_of(deployment, loads, fit)
     deviation = site_deviation(deployment, fit)
     missed = [_missed(deployment, load, fit) for load in loads]
     half_widths = []
@@ -623,26 +623,7 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
     return {name: (high - low) / 2.0 for name, (low, high) in pairs.items()}
 
 
-def effects_apart(
-    one: tuple[Deployment, Load], other: tuple[Deployment, Load], fit: Effects
-) -> list[tuple[tuple[str, str], dict[str, float]]]:
-    """Return the log ratio of metrics by the measured effects that differ.
-
-    Keys of both on a level → ``ttft`` and ``tpot`` → logarithm of the ratio, the other's time over the first one's. An
-    effect is a log parameter, and the share of a metric is its slope: the mean slope of both is used.
-    """
-    slopes = [_slopes(deployment, [load], fit)[0] for deployment, load in (one, other)]
-    keys = [keys_of(deployment) for deployment, _ in (one, other)]
-    nothing, found = np.zeros(len(COLUMNS)), []
-    for names, effects in zip(zip(*keys, strict=True), zip(*map(fit.by_level, keys), strict=True), strict=True):
-        before, after = (nothing if effect is None else effect for effect in effects)
-        if names[0] != names[1] and (after != before).any():
-            means = {name: (row + slopes[1][name]) / 2.0 for name, row in slopes[0].items() if name in slopes[1]}
-            found.append((names, {name: float(row @ (after - before)) for name, row in means.items()}))
-    return found
-
-
-def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
+def slopes_of(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
     """Return the log derivative of each metric by column, for each load, [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)

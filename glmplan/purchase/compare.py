@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.ask import Deployed, deployment, predict, step_time
 from glmplan.planner.moved_experts import moved_words
@@ -13,8 +15,8 @@ from glmplan.planner.plan import Safe
 from glmplan.planner.ranking import load_of, prompts_timed
 from glmplan.planner.users import safe_number
 from glmplan.prediction.distribution import SHOWN
-from glmplan.prediction.effects import load_effects
-from glmplan.prediction.evidence import effects_apart
+from glmplan.prediction.effects import COLUMNS, keys_of, load_effects
+from glmplan.prediction.evidence import slopes_of
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
 from glmplan.purchase.cost import per_million
@@ -153,16 +155,29 @@ def lower_rates(part: Accelerator, than: Accelerator) -> dict[str, tuple[float |
 
 
 def fitted_apart(first: Side, other: Side) -> list[tuple[tuple[str, str], dict[str, float]]]:
-    """Return `effects_apart` of two plans of one engine; empty without a fit."""
-    cases = []
+    """Return the log ratio of metrics by the measured effects that differ.
+
+    Keys of both plans on a level of the fit → ``ttft`` and ``tpot`` → logarithm of the other's time over the first
+    one's. An effect is a log parameter, and the share of a metric is its slope: the mean slope of both is used. Empty
+    without a fit. Both have one engine.
+    """
+    with site_calibration(first.planned.asked.calibration):
+        fit = load_effects(first.planned.asked.engine)
+    slopes, keys = [], []
     for side in (first, other):
         planned, servers = side.planned, side.planned.holding.terms.decoding
         if not runs_on_accelerators(planned.deployment) or not prompts_timed(planned.asked):
             return []
         load = load_of(planned.asked, planned.deployment, planned.holding.pool, side.users, servers)
-        cases.append((planned.deployment, load))
-    with site_calibration(first.planned.asked.calibration):
-        return effects_apart(*cases, load_effects(first.planned.asked.engine))
+        slopes += slopes_of(planned.deployment, [load], fit)
+        keys.append(keys_of(planned.deployment))
+    nothing, found = np.zeros(len(COLUMNS)), []
+    for names, effects in zip(zip(*keys, strict=True), zip(*map(fit.by_level, keys), strict=True), strict=True):
+        before, after = (nothing if effect is None else effect for effect in effects)
+        if names[0] != names[1] and (after != before).any():
+            means = {name: (row + slopes[1][name]) / 2.0 for name, row in slopes[0].items() if name in slopes[1]}
+            found.append((names, {name: float(row @ (after - before)) for name, row in means.items()}))
+    return found
 
 
 #: model, machine and options of one plan alone

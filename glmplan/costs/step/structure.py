@@ -470,11 +470,13 @@ class StepWork:
         rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
         release = self.release if rule.engine == self.engine else None
         params, measured = _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule, release)
-        if measured == rule.form or self.part.is_processor:
-            return params
         # the empty rows of a borrowed kernel's tiles were timed at the rate of the measured format
-        slower = self.part.rate(rule.compute) / self.part.rate(KERNEL_FORMATS[measured][1])
-        return replace(params, rows_half=params.rows_half * slower) if slower < 1 else params
+        own, other = (
+            self.part.peaks.get(name, 1.0)
+            for name in (rule.compute, KERNEL_FORMATS.get(measured, (0.0, rule.compute))[1])
+        )
+        slower = min(own / other, 1.0) ** (measured != rule.form)
+        return replace(params, rows_half=params.rows_half * slower)
 
     def attention_kernel(self, kernel: str) -> KernelParams:
         """Return parameters of a kernel that reads the KV cache.
