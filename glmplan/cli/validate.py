@@ -268,7 +268,10 @@ def _ladder(asked: LadderOptions, seed: int) -> Any:
 
 
 def _read_tables(endpoint: Any, ladder: Any, known: dict[str, Any], calibration: Any) -> None:
-    """Predict once before the load: no signal should wait for tables at the end of a run."""
+    """Read the tables of predictions before the load.
+
+    No signal should wait for them at the end of a run.
+    """
     from glmplan.errors import GlmplanError
     from glmplan.measure.ladder import LadderRecord
     from glmplan.prediction.step_models import site_calibration

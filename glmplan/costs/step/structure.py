@@ -513,7 +513,7 @@ _POOR_FIT = 0.25
 def _kernel(
     part: str, family: str, kernel: str, rule: KernelRule, release: tuple[int, ...] | None
 ) -> tuple[KernelParams, str]:
-    """Return the parameters of a kernel, and the format that they were measured in."""
+    """Return the parameters of a kernel, and the measured format."""
     if family == "cpu":
         return PROCESSOR_KERNELS.get(kernel, PROCESSOR_ATTENTION), rule.form
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
