@@ -128,7 +128,7 @@ def _plots(record: LadderRecord, compared: Sequence[Compared], in_time: Callable
         check_extra("vl_convert", field="plots")
     except SpecError as error:
         return [f"<p>{escape(str(error))}</p>"]
-    drawn = []
+    drawn: list[str] = []
     for metric in METRICS:
         if not in_time():
             return [*drawn, "<p>Further plots were left out: a signal ended the run on a busy machine.</p>"]

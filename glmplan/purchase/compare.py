@@ -147,11 +147,16 @@ def lower_rates(part: Accelerator, than: Accelerator) -> dict[str, tuple[float |
     >>> [list(lower_rates(*pair)) for pair in ((h200, h100), (h100, h200), (b300, b200))]
     [[], ['memory'], ['int8']]
     """
-    rates = {name: (part.peak.get(name), rate) for name, rate in than.peak.items()}
-    rates = {"memory": (part.memory_bandwidth, than.memory_bandwidth), **rates}
-    if than.scaleup_bandwidth is not None:
-        rates["link"] = (part.scaleup_bandwidth, than.scaleup_bandwidth)
-    return {name: (now, before) for name, (now, before) in rates.items() if now is None or now < before}
+    rates: dict[str, tuple[float | None, float | None]] = {
+        "memory": (part.memory_bandwidth, than.memory_bandwidth),
+        "link": (part.scaleup_bandwidth, than.scaleup_bandwidth),
+        **{name: (part.peak.get(name), rate) for name, rate in than.peak.items()},
+    }
+    return {
+        name: (now, before)
+        for name, (now, before) in rates.items()
+        if before is not None and (now is None or now < before)
+    }
 
 
 def fitted_apart(first: Side, other: Side) -> list[tuple[tuple[str, str], dict[str, float]]]:
