@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -192,9 +195,11 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
     if report.out is not None:
         prepare_plots()
-    record, journal, ended_by = _climb(endpoint, ladder, client, report)
+    _read_tables(endpoint, ladder, known, report.site.get("calibration"))
+    record, journal, ended = _climb(endpoint, ladder, client, report)
     # measurements are on disk before any computation
-    kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
+    files = {"record.json": record_json(record), "runs.csv": record_csv(record, known)}
+    kept = report.out is None or _keep(report.out, files)
     with site_calibration(report.site.get("calibration")):
         compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
@@ -203,9 +208,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     verdicts = slo_verdicts(record, targets)
     text = record_json(record, compared_json(compared, causes, pool), verdicts)
     if report.out is not None:
-        page = html_page(record, compared, causes, said)
-        files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
-        kept = _keep(report.out, files) and kept
+        page = html_page(record, compared, causes, said, in_time=ended.in_time)
+        kept = _keep(report.out, {"record.json": text, "report.html": endpoint.outside.blot(page)}) and kept
     if report.as_json:
         say(text, end="")
     else:
@@ -218,8 +222,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         say(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
     if record.stopped:
         say(f"stopped early: {record.stopped}", err=True)
-    if ended_by:
-        raise typer.Exit(128 + ended_by)
+    if ended.by:
+        _leave(128 + ended.by)
     if record.faulty:
         say("the run is incomplete: see the faults above" if record.steps else "nothing was measured", err=True)
     if record.faulty or not kept or journal.unwritten:
@@ -228,6 +232,17 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
         raise typer.Exit(1)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)
+
+
+def _leave(code: int) -> None:
+    """End the process without the interpreter's own end.
+
+    On a busy machine that takes as long as everything else after a signal.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _ladder(asked: LadderOptions, seed: int) -> Any:
@@ -250,6 +265,20 @@ def _ladder(asked: LadderOptions, seed: int) -> Any:
     return ladder_plan(
         spec, levels=levels, seconds=asked.seconds, requests=asked.requests, longest=asked.longest, seed=seed
     )
+
+
+def _read_tables(endpoint: Any, ladder: Any, known: dict[str, Any], calibration: Any) -> None:
+    """Read the tables of predictions before the load.
+
+    No signal should wait for them at the end of a run.
+    """
+    from glmplan.errors import GlmplanError
+    from glmplan.measure.ladder import LadderRecord
+    from glmplan.prediction.step_models import site_calibration
+
+    if known.get("model") and known.get("accelerator"):
+        with suppress(GlmplanError), site_calibration(calibration):
+            _predicted(LadderRecord(endpoint, ladder), {"engine": "vllm", **known}, ())
 
 
 def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> tuple[Any, str, Any]:
@@ -309,6 +338,24 @@ def _rates(text: str) -> tuple[float, ...]:
     return found
 
 
+#: time after a signal until which plots are drawn, and CPU time of a plot [s]
+_PLOTS, _PLOT = 2.0, 0.2
+
+
+@dataclass(slots=True)
+class _Ended:
+    """The signal that ended a run."""
+
+    by: int = 0  # number of the signal; 0: none
+    wall: float = 0.0  # this and the next: clocks at the signal [s]
+    cpu: float = 0.0
+
+    def in_time(self) -> bool:
+        """Return True if another plot is drawn in time, at this share of a core."""
+        wall, cpu = time.monotonic() - self.wall, time.process_time() - self.cpu
+        return not self.by or wall * (1.0 + _PLOT / max(cpu, 1e-3)) < _PLOTS
+
+
 def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOptions) -> Any:
     import asyncio
     import signal
@@ -319,7 +366,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     from glmplan.measure.ladder import climb
 
     journal, earlier = _journal(endpoint, report)
-    ended_by = 0
+    ended = _Ended()
     progress = ladder_bar(hidden=report.as_json)
 
     async def run() -> Any:
@@ -329,8 +376,8 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
 
         def end(by: int) -> None:
             # the first signal stops the measurement and keeps the record; a second one ends the program
-            nonlocal ended_by
-            ended_by = by
+            ended.by, ended.wall, ended.cpu = by, time.monotonic(), time.process_time()
+            journal.flushes = False
             stop.set()
             for one in endings:
                 loop.remove_signal_handler(one)
@@ -363,7 +410,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
             record = asyncio.run(run())
     finally:
         journal.close()
-    return record, journal, ended_by
+    return record, journal, ended
 
 
 def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, Any]]]:

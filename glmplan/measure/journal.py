@@ -40,6 +40,8 @@ class Journal:
 
     def __init__(self, path: Path | None, outside: Outside | None = None) -> None:
         self.path, self.faults, self.last_fault = path, 0, ""
+        #: False after a signal: a busy disk takes seconds, and written lines outlive the process without it
+        self.flushes = True
         self._outside = outside or Outside()
         self._unwritten: list[bytes] = []
         self._handle: int | None = None
@@ -67,7 +69,7 @@ class Journal:
     def sync(self) -> None:
         """Write the lines in memory and flush to disk."""
         self._try()
-        if self._handle is not None and not self._unwritten:
+        if self.flushes and self._handle is not None and not self._unwritten:
             try:
                 os.fsync(self._handle)
             except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -240,14 +240,12 @@ class Effects:
         default_factory=dict
     )  # kind of metric → what an unmeasured release adds below and above the interval
 
-    def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
-        """Return the sum of the known keys' effects, and which keys are known.
+    def by_level(self, keys: tuple[str, ...]) -> Iterator[np.ndarray | None]:
+        """Yield the effect of each key; None where it was not measured.
 
         A configuration measured by the site has no release effect: the site's effect includes it. A release without a
         month, or in an unmeasured month, has its mean over the measured months.
         """
-        total = np.zeros(len(COLUMNS))
-        known = []
         here = keys[LEVELS.index("configuration")] in self.site
         for level, key in zip(LEVELS, keys, strict=True):
             effect = self.values.get(level, {}).get(key)
@@ -255,6 +253,13 @@ class Effects:
                 effect = None
             elif effect is None and level == "release":
                 effect = _of_release(self, key)
+            yield effect
+
+    def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
+        """Return the sum of the known keys' effects, and which keys are known."""
+        total = np.zeros(len(COLUMNS))
+        known = []
+        for effect in self.by_level(keys):
             known.append(effect is not None)
             if effect is not None:
                 total = total + effect

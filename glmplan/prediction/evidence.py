@@ -79,6 +79,7 @@ __all__ = [
     "narrowed",
     "refused_widths",
     "site_deviation",
+    "slopes_of",
     "stated_ratios",
 ]
 
@@ -612,7 +613,7 @@ def narrowed(
     fit = effects or load_effects(deployment.engine)
     if not runs_on_accelerators(deployment) or deployment.structure.part.is_processor or "site" not in fit.intervals:
         return []
-    slopes = _slopes(deployment, loads, fit)
+    slopes = slopes_of(deployment, loads, fit)
     deviation = site_deviation(deployment, fit)
     missed = [_missed(deployment, load, fit) for load in loads]
     half_widths = []
@@ -639,7 +640,7 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
     return {name: (high - low) / 2.0 for name, (low, high) in pairs.items()}
 
 
-def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
+def slopes_of(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
     """Return the log derivative of each metric by column, for each load, [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)

@@ -6,12 +6,13 @@ import math
 from statistics import NormalDist
 from typing import Any
 
+from glmplan.catalog.formats import weight_format
 from glmplan.catalog.tables import table_text
 from glmplan.planner.question import other_name
 from glmplan.planner.ranking import prompts_timed, untimed_words
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
-from glmplan.purchase.compare import Compared, Side, nowhere_slower
+from glmplan.purchase.compare import Compared, Side, fitted_apart, lower_rates
 from glmplan.purchase.evidence import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import floored_probability
 from glmplan.units import QUANTILE_90, Ratio, counted_unit
@@ -31,6 +32,8 @@ _PARTS = {
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "output_rate": "total throughput"}
 #: ratio of two values from which the difference is reported [-]
 _NOTED = 1.05
+#: log ratio from which a fitted effect is named [-]
+_EFFECT = math.log(1.1)
 #: probability from which a difference counts as significant [-]
 _SIGNIFICANT = 0.9
 
@@ -158,24 +161,48 @@ def _evidence(first: Side, other: Side) -> list[str]:
 def _against_the_sheet(first: Side, other: Side) -> list[str]:
     """Return metrics in which the better data sheet is predicted slower.
 
-    The evidence is added.
+    The cause is added: the one rate that is lower, or layouts, evidence and fitted effects.
     """
-    layouts = {(side.planned.holding.terms.name, side.planned.asked.engine) for side in (first, other)}
+    if first.planned.asked.engine != other.planned.asked.engine:
+        return []
     lines = []
     for weak, strong in ((first, other), (other, first)):
         one, two = (side.planned.asked.machine.accelerator for side in (weak, strong))
-        if len(layouts) > 1 or one.name == two.name or not nowhere_slower(two, one):
+        checkpoint = strong.planned.asked.checkpoint
+        precision = weight_format(checkpoint.formats.get("routed_experts") or checkpoint.default).compute
+        # rates of precisions that the plan does not compute in do not matter
+        used = {"memory", "link", "bf16", precision}
+        lower = {name: rates for name, rates in lower_rates(two, one).items() if name in used}
+        if one.name == two.name or list(lower) not in ([], [precision]):
             continue
         slower = {name: _slower(weak, strong, name) for name in _METRICS}
         names = [f"{_METRICS[name]} ({how})" for name, how in slower.items() if how]
         if names:
-            known = [weak.prediction.basis, strong.prediction.basis]
-            basis = f"both: {known[0]}" if known[0] == known[1] else f"{one.name}: {known[0]}; {two.name}: {known[1]}"
+            sheet, cause = "its data sheet is not slower anywhere", _fitted_causes(weak, strong)
+            if lower:
+                now, before = (0.0 if rate is None else rate / 1e12 for rate in lower[precision])
+                sheet = "its other rates are not"
+                cause = f"its matrix rate in {precision.upper()}: {now:,.4g} instead of {before:,.4g} TFLOP/s"
             lines.append(
-                f"{two.name} is predicted slower than {one.name} in {', '.join(names)} although its data sheet is not "
-                f"slower anywhere; the cause is the evidence ({basis})"
+                f"{two.name} is predicted slower than {one.name} in {', '.join(names)} although {sheet}; "
+                f"the cause is {cause}"
             )
     return lines
+
+
+def _fitted_causes(weak: Side, strong: Side) -> str:
+    """Return layouts, evidence and the effects of measured runs that differ."""
+    known = [weak.prediction.basis, strong.prediction.basis]
+    one, two = (side.planned.asked.machine.accelerator.name for side in (weak, strong))
+    basis = f"both: {known[0]}" if known[0] == known[1] else f"{one}: {known[0]}; {two}: {known[1]}"
+    layouts = [side.planned.holding.terms.name for side in (strong, weak)]
+    layout = f"the layout ({layouts[0]} instead of {layouts[1]}) and " * (layouts[0] != layouts[1])
+    found = []
+    for (before, after), ratios in fitted_apart(weak, strong):
+        times = [f"{_METRICS[name]} {math.exp(log):.2g} times" for name, log in ratios.items() if log > _EFFECT]
+        found += [f"{after} instead of {before} ({', '.join(times)})"] * bool(times)
+    effects = f"; fitted to measured runs: {', '.join(found)}" * bool(found)
+    return f"{layout}the evidence ({basis}){effects}"
 
 
 def _slower(weak: Side, strong: Side, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -78,10 +78,17 @@ def compared_json(
     }
 
 
-def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause], said: str = "") -> str:
+def html_page(
+    record: LadderRecord,
+    compared: Sequence[Compared],
+    causes: Sequence[Cause],
+    said: str = "",
+    *,
+    in_time: Callable[[], bool] = lambda: True,
+) -> str:
     """Return the report as one self-contained HTML page.
 
-    Without the extra `png` it has tables only and names the missing plots.
+    Without the extra `png` it has tables only and names the missing plots. No plot begins once `in_time` is False.
     """
     title = f"{record.endpoint.model} at {record.endpoint.url}"
     parts = [
@@ -93,7 +100,7 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
         parts += ["<h2>Predicted and measured</h2>", _compared_table(compared)]
     if said:
         parts.append(f"<p class='faint'>{escape(_sentence(said))}</p>")
-    parts += _plots(record, compared)
+    parts += _plots(record, compared, in_time)
     if causes:
         parts.append("<h2>Likely causes</h2><ol>")
         parts += [f"<li><b>{escape(c.what)}</b>: {escape(c.evidence)}. Try: {escape(c.to_try)}.</li>" for c in causes]
@@ -112,7 +119,7 @@ def prepare_plots() -> None:
         chart_svg(rows_chart([{"level": 1.0, "value": 1.0}]).mark_point().encode(x="level:Q", y="value:Q"), "")
 
 
-def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
+def _plots(record: LadderRecord, compared: Sequence[Compared], in_time: Callable[[], bool]) -> list[str]:
     """Return the plots, or the reason why they are missing.
 
     A failed plot must not lose the measurements.
@@ -121,8 +128,10 @@ def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
         check_extra("vl_convert", field="plots")
     except SpecError as error:
         return [f"<p>{escape(str(error))}</p>"]
-    drawn = []
+    drawn: list[str] = []
     for metric in METRICS:
+        if not in_time():
+            return [*drawn, "<p>Further plots were left out: a signal ended the run on a busy machine.</p>"]
         chart = _chart(record, compared, metric)
         if chart is not None:
             shown = chart_svg(chart, f"{_title(metric)}, measured and predicted", prefix=metric)

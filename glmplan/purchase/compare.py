@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.planner.ask import Deployed, deployment, predict, step_time
 from glmplan.planner.moved_experts import moved_words
 from glmplan.planner.plan import Safe
-from glmplan.planner.ranking import prompts_timed
+from glmplan.planner.ranking import load_of, prompts_timed
 from glmplan.planner.users import safe_number
 from glmplan.prediction.distribution import SHOWN
+from glmplan.prediction.effects import COLUMNS, keys_of, load_effects
+from glmplan.prediction.evidence import slopes_of
 from glmplan.prediction.predict import Prediction
-from glmplan.prediction.step_models import site_calibration
+from glmplan.prediction.step_models import runs_on_accelerators, site_calibration
 from glmplan.purchase.cost import per_million
 from glmplan.purchase.money import Money, watts_of, ways_of
 from glmplan.units import Ratio, Seconds, Usd
@@ -22,7 +26,7 @@ from glmplan.units import Ratio, Seconds, Usd
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
 
-__all__ = ["Compared", "Side", "beside", "compared", "nowhere_slower", "side_of"]
+__all__ = ["Compared", "Side", "beside", "compared", "fitted_apart", "lower_rates", "side_of"]
 
 
 @dataclass(frozen=True)
@@ -131,21 +135,54 @@ def side_of(planned: Deployed, users: int, money: Money, options: str = "") -> S
     )  # fmt: skip
 
 
-def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
-    """Return True if no data-sheet rate of a part is below another's.
+def lower_rates(part: Accelerator, than: Accelerator) -> dict[str, tuple[float | None, float]]:
+    """Return the data-sheet rates of a part that are below another's.
 
-    Memory bandwidth, matrix rates and scale-up link. A value that is not published for the part counts as smaller.
+    ``memory``, ``link`` or a precision → rates of both. A value that is not published for the part counts as smaller.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> h100, h200 = load_accelerator("h100-sxm"), load_accelerator("h200-sxm")
-    >>> nowhere_slower(h200, h100), nowhere_slower(h100, h200)
-    (True, False)
+    >>> h100, h200, b200, b300 = map(load_accelerator, ("h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm"))
+    >>> [list(lower_rates(*pair)) for pair in ((h200, h100), (h100, h200), (b300, b200))]
+    [[], ['memory'], ['int8']]
     """
-    pairs = [(part.memory_bandwidth, than.memory_bandwidth), (part.scaleup_bandwidth, than.scaleup_bandwidth)]
-    pairs += [(part.peak.get(name), rate) for name, rate in than.peak.items()]
-    return all(before is None or (now is not None and now >= before) for now, before in pairs)
+    rates: dict[str, tuple[float | None, float | None]] = {
+        "memory": (part.memory_bandwidth, than.memory_bandwidth),
+        "link": (part.scaleup_bandwidth, than.scaleup_bandwidth),
+        **{name: (part.peak.get(name), rate) for name, rate in than.peak.items()},
+    }
+    return {
+        name: (now, before)
+        for name, (now, before) in rates.items()
+        if before is not None and (now is None or now < before)
+    }
+
+
+def fitted_apart(first: Side, other: Side) -> list[tuple[tuple[str, str], dict[str, float]]]:
+    """Return the log ratio of metrics by the measured effects that differ.
+
+    Keys of both plans on a level of the fit → ``ttft`` and ``tpot`` → logarithm of the other's time over the first
+    one's. An effect is a log parameter, and the share of a metric is its slope: the mean slope of both is used. Empty
+    without a fit. Both have one engine.
+    """
+    with site_calibration(first.planned.asked.calibration):
+        fit = load_effects(first.planned.asked.engine)
+    slopes, keys = [], []
+    for side in (first, other):
+        planned, servers = side.planned, side.planned.holding.terms.decoding
+        if not runs_on_accelerators(planned.deployment) or not prompts_timed(planned.asked):
+            return []
+        load = load_of(planned.asked, planned.deployment, planned.holding.pool, side.users, servers)
+        slopes += slopes_of(planned.deployment, [load], fit)
+        keys.append(keys_of(planned.deployment))
+    nothing, found = np.zeros(len(COLUMNS)), []
+    for names, effects in zip(zip(*keys, strict=True), zip(*map(fit.by_level, keys), strict=True), strict=True):
+        before, after = (nothing if effect is None else effect for effect in effects)
+        if names[0] != names[1] and (after != before).any():
+            means = {name: (row + slopes[1][name]) / 2.0 for name, row in slopes[0].items() if name in slopes[1]}
+            found.append((names, {name: float(row @ (after - before)) for name, row in means.items()}))
+    return found
 
 
 #: model, machine and options of one plan alone

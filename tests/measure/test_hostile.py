@@ -142,7 +142,7 @@ def test_ctrl_c_before_the_ladder_ends_it_and_keeps_a_record(tmp_path):
     assert record["stopped"] == "ended by the user" and record["steps"] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_in_the_ladder_writes_the_record_as_ctrl_c_does(tmp_path, number):
     with hostile("slow-endless") as url:
         process = started(url, tmp_path / "run", "--seconds-per-step", "60", "--model", "m")
@@ -155,7 +155,8 @@ def test_a_signal_in_the_ladder_writes_the_record_as_ctrl_c_does(tmp_path, numbe
         _, complained = ended(process)
     assert process.returncode == 128 + number, complained.decode()
     assert json.loads((tmp_path / "run" / "record.json").read_text())["stopped"] == "ended by the user"
-    assert (tmp_path / "run" / "report.html").exists()
+    written = {file.name for file in (tmp_path / "run").iterdir()}
+    assert written == {"journal.jsonl", "record.json", "report.html", "runs.csv"}
 
 
 @pytest.mark.parametrize("load", [["--requests", "6"], ["--traffic", "poisson:2/s", "--rates", "2"]])

@@ -199,6 +199,18 @@ def test_on_a_full_disk_nothing_is_lost_and_every_fault_is_counted():
     journal.close()
 
 
+@pytest.mark.parametrize(("flushes", "faults"), [(True, 1), (False, 0)])
+def test_after_a_signal_a_journal_does_not_wait_for_the_disk(flushes, faults):
+    """/dev/null takes lines and cannot be flushed, which counts as a fault."""
+    from pathlib import Path
+
+    journal = Journal(Path("/dev/null"))
+    journal.flushes = flushes
+    journal.write("end")
+    journal.sync()
+    assert journal.unwritten == 0 and journal.faults == faults
+
+
 def test_lines_held_back_are_written_once_there_is_room(tmp_path, monkeypatch):
     import os
 

@@ -127,6 +127,16 @@ def test_the_page_shows_every_step_and_escapes_what_others_wrote():
     assert "Likely causes" in page and page.rstrip().endswith("</html>")
 
 
+@pytest.mark.parametrize("plots", [0, 1, 3])
+def test_after_a_signal_no_plot_begins_when_the_time_is_over(plots):
+    """Three plots took 5 s on a machine that left 8 % of a core."""
+    made = record(step(1), step(4, tpot=20.0))
+    left = iter([True] * plots + [False] * 3)
+    page = html_page(made, compare(made.steps, [predicted(1), predicted(4)]), [], in_time=lambda: next(left))
+    assert page.count("<svg ") == plots and page.count("<table") == 3
+    assert ("plots were left out" in page) == (plots < 3)
+
+
 def test_a_page_without_the_extra_keeps_its_tables_and_says_what_is_missing(monkeypatch):
     made = record(step(1), step(4, tpot=20.0))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

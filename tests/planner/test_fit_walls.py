@@ -22,6 +22,23 @@ def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_ano
 
 
 @pytest.mark.parametrize(
+    ("engine", "machine", "wall"),
+    [
+        ("vllm", "b200-sxm", "vllm-int8-on-blackwell"),
+        ("vllm", "rtx-pro-6000-ws", "vllm-int8-on-blackwell"),
+        ("sglang", "b300-sxm", "sglang-int8-on-blackwell"),
+        ("trtllm", "h200-sxm", "trtllm-reads-no-int8"),
+        ("vllm", "h200-sxm", None),
+        ("sglang", "h200-sxm", None),
+    ],
+)
+def test_int8_runs_only_where_the_engine_has_kernels_for_it(engine, machine, wall):
+    """Such plans were recommended: no engine multiplies INT8 on Blackwell."""
+    holding = fit_answer(PlanRequest("qwen3.6-27b-int8", machine, engine=engine), changes=False).holding
+    assert (holding.terms.blocked and holding.terms.blocked.id) == wall
+
+
+@pytest.mark.parametrize(
     ("model", "machine", "engine"),
     [
         ("glm-5.1-mlx-2.906bpw", "m3-ultra", "vllm"),

@@ -132,7 +132,7 @@ def test_the_recipe_of_the_part_brings_its_environment():
 
 
 def test_weights_that_nobody_published_are_asked_for():
-    answer = fit_answer(PlanRequest("glm-5.1-int8", "8xb300-sxm"))
+    answer = fit_answer(PlanRequest("glm-5.1-int8", "8xh200-sxm"))
     assert "PATH_TO_WEIGHTS" in answer.command[0]
     assert "no published files" in answer.command_notes[0]
 

@@ -6,6 +6,7 @@ The draws are the same in every run of the tests; `GLMPLAN_PLANS` in the environ
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from datetime import date
@@ -24,12 +25,13 @@ from glmplan.planner import fit_answer
 from glmplan.planner.ask import deployment
 from glmplan.present.answer_text import fit_sections, users_table
 from glmplan.present.compare_text import causes_of
-from glmplan.purchase.compare import side_of
+from glmplan.purchase.compare import fitted_apart, side_of
 from glmplan.purchase.money import money_of
 from glmplan.request.plan import PlanRequest
 
 PLANS, SEED = int(os.environ.get("GLMPLAN_PLANS", "120")), os.environ.get("GLMPLAN_SEED", "")
-#: a part and one of the same family that is nowhere slower: memory, bandwidth, matrix rates
+#: a part and one of the same family that is nowhere slower: memory, bandwidth, matrix rates but for INT8 on B300, which
+#: none of these engines serves there
 PAIRS = [
     ("h100-sxm", "h200-sxm"),
     ("a100-40gb-sxm", "a100-80gb-sxm"),
@@ -80,7 +82,7 @@ def plan(name, form, part, engine, tp, lengths):
     words = PlanRequest(f"{name}-{form}", f"{tp}x{part}", engine=engine, tp=str(tp), users=USERS,
                   input=str(lengths[0]), output=str(lengths[1]))  # fmt: skip
     try:
-        found = fit_answer(words)
+        found = fit_answer(words, changes=False)
     except GlmplanError:
         return None
     if found.verdict != "fits" or not found.users:
@@ -333,34 +335,56 @@ def is_slower(before, after, name):
     return becomes.value < was.low if name == "total_rate" else becomes.value > was.high
 
 
-def excused(one, other, users):
-    """Whether `compare` names the cause where a figure that it compares is beyond the interval."""
+def sides(one, other, users):
+    """Both plans as `compare` has them."""
     money = money_of(today=date(2026, 11, 22))
-    sides = [
+    return [
         side_of(deployment(f"{plan.model}-{plan.form}", f"{plan.tp}x{plan.part}", engine=plan.engine, tp=plan.tp,
                            users=(users,), input=plan.lengths[0], output=plan.lengths[1]), users, money)
         for plan in (one, other)
     ]  # fmt: skip
-    first, then = (side.prediction.figures for side in sides)
-    beyond = [name for name in ("ttft", "tpot") if name in first and then[name].value > first[name].high]
-    beyond += ["output_rate"] * (then["output_rate"].value < first["output_rate"].low)
-    said = " ".join(causes_of(*sides))
+
+
+def excused(first, other):
+    """Whether `compare` names the cause where a figure that it compares is beyond the interval."""
+    was, becomes = (side.prediction.figures for side in (first, other))
+    beyond = [name for name in ("ttft", "tpot") if name in was and becomes[name].value > was[name].high]
+    beyond += ["output_rate"] * (becomes["output_rate"].value < was["output_rate"].low)
+    said = " ".join(causes_of(first, other))
     return said.count("beyond its interval") == len(beyond)
 
 
+def measured_factors(first, other):
+    """How many times slower the effects of measured runs make either time of the second plan."""
+    found = fitted_apart(first, other)
+    return {name: math.exp(sum(ratios.get(name, 0.0) for _, ratios in found)) for name in ("ttft", "tpot")}
+
+
 def test_a_faster_part_of_the_family_is_not_slower_beyond_the_interval():
-    """Or the cause is printed: either answer says what it rests on, and `compare` names it. Intervals always meet."""
+    """Or the cause is printed: evidence of another level, or effects of measured runs without which it is not slower.
+
+    `compare` names either. Intervals always meet.
+    """
 
     def slower():
         for one, other in pairs():
             for before, after in zip(one.users, other.users, strict=True):
                 names = [name for name in ("ttft", "tpot", "total_rate") if is_slower(before, after, name)]
+                if not names:
+                    continue
+                compared = sides(one, other, before.users)
+                factors = measured_factors(*compared)
                 for name in names:
                     was, becomes = getattr(before, name), getattr(after, name)
-                    apart = becomes.high < was.low if name == "total_rate" else becomes.low > was.high
-                    if apart or evidence(one) == evidence(other):
+                    if name == "total_rate":
+                        apart = becomes.high < was.low
+                        by_runs = becomes.value * max(factors.values()) >= was.low
+                    else:
+                        apart = becomes.low > was.high
+                        by_runs = becomes.value / factors[name] <= was.high
+                    if apart or (evidence(one) == evidence(other) and not by_runs):
                         yield f"{other.what}: {name} at {before.users} {becomes}, {was} on {one.part}"
-                if names and not excused(one, other, before.users):
+                if not excused(*compared):
                     yield f"{other.what}: compare says no cause for {names} at {before.users}, slower than {one.part}"
 
     broken(slower())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import date
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_question import read_size
 
+DATA = Path(__file__).parents[1] / "data"
 MONEY = money_of(today=date(2026, 11, 22))
 
 
@@ -136,28 +138,8 @@ def test_size_refuses_other_machines_beside_an_inventory(tmp_path):
             read_size("llama-3.1-8b", "tpot p95 < 45 ms", users=4, inventory=file, **given)
 
 
-DESKTOP = """
-title = "desktop"
-source = "made up for this test"
-[[sockets]]
-name = "cpu0"
-cpu = "made up"
-cores = 16
-memory_size = "128 GB"
-memory_bandwidth = "89.6 GB/s"
-[[roots]]
-name = "root0"
-socket = "cpu0"
-[[cards]]
-accelerator = "rtx-3090"
-count = 2
-parent = "root0"
-link = { generation = 4, lanes = 8 }
-"""
-
-
 def test_a_model_larger_than_the_accelerators_is_planned_beside_host_memory(tmp_path):
-    (tmp_path / "desktop.toml").write_text(DESKTOP)
+    shutil.copy(DATA / "hosts" / "desktop.toml", tmp_path)
     text = '[[machine]]\non = "desktop.toml"\n[[model]]\nmodel = "gpt-oss-120b"\nusers = 2\n'
     [found] = pairs_of(read_inventory(written(tmp_path, text)), MONEY)
     assert (found.verdict, found.answer.asked.engine) == ("fits", "llama.cpp")

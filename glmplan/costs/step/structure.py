@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from glmplan.catalog.engines.kernels import AttentionRule, KernelRule, collective_engine, kernel_rule
+from glmplan.catalog.engines.kernels import KERNEL_FORMATS, AttentionRule, KernelRule, collective_engine, kernel_rule
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.catalog.schema.model import Checkpoint, ExpertsFfn, LayerKind, ModelSpec
@@ -469,7 +469,14 @@ class StepWork:
         """
         rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
         release = self.release if rule.engine == self.engine else None
-        return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule, release)
+        params, measured = _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule, release)
+        # the empty rows of a borrowed kernel's tiles were timed at the rate of the measured format
+        own, other = (
+            self.part.peaks.get(name, 1.0)
+            for name in (rule.compute, KERNEL_FORMATS.get(measured, (0.0, rule.compute))[1])
+        )
+        slower = min(own / other, 1.0) ** (measured != rule.form)
+        return replace(params, rows_half=params.rows_half * slower)
 
     def attention_kernel(self, kernel: str) -> KernelParams:
         """Return parameters of a kernel that reads the KV cache.
@@ -503,17 +510,20 @@ _POOR_FIT = 0.25
 
 
 @lru_cache(maxsize=4096)
-def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tuple[int, ...] | None) -> KernelParams:
+def _kernel(
+    part: str, family: str, kernel: str, rule: KernelRule, release: tuple[int, ...] | None
+) -> tuple[KernelParams, str]:
+    """Return the parameters of a kernel, and the measured format."""
     if family == "cpu":
-        return PROCESSOR_KERNELS.get(kernel, PROCESSOR_ATTENTION)
+        return PROCESSOR_KERNELS.get(kernel, PROCESSOR_ATTENTION), rule.form
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
         result = find_kernel_fit(
             part, kernel, precision=precision, engine=rule.engine, release=release, family=family or None,
             backend=rule.backend,
         )  # fmt: skip
         if result is not None and isinstance(result.params, KernelParams) and result.median < _POOR_FIT:
-            return result.params
-    return _UNKNOWN_KERNEL
+            return result.params, precision
+    return _UNKNOWN_KERNEL, rule.form
 
 
 @lru_cache(maxsize=256)

@@ -45,7 +45,7 @@ _ALGORITHMS = {
     "fp8_block_scales": "fp8-block",
     "int8": "int8",
     "w8a8_sq_per_channel": "int8",
-    "w8a16": "int8",
+    "w8a16": "bpw:8",
     "w4a16_awq": "awq-int4",
     "w4a8_awq": "w4afp8",
     "w4a16": "int4-g128",
@@ -281,7 +281,7 @@ def _compressed(
         if not isinstance(weights, Mapping):
             raise SpecError("has no weights", file=file, field=f"quantization_config.config_groups.{name}")
         targets = [str(target) for target in group.get("targets") or ["Linear"]]
-        rules.append((targets, _weights(weights, file)))
+        rules.append((targets, _weights(weights, file, alone=group.get("input_activations") is None)))
     # targets by name come before the general one
     rules.sort(key=lambda rule: "Linear" in rule[0])
     stated = {str(group["weights"].get("strategy")) for group in groups.values()} & _STRATEGY_SCALES.keys()
@@ -289,20 +289,25 @@ def _compressed(
     return QuantisationRules(rules[-1][1], excluded, groups=rules, kv=kv, fp8_scales=scales)
 
 
-def _weights(weights: Mapping[str, Any], file: str | Path | None) -> str:
+def _weights(weights: Mapping[str, Any], file: str | Path | None, *, alone: bool) -> str:
+    """Return a format; `alone`: activations keep 16 bits."""
     bits, kind, group = weights.get("num_bits"), weights.get("type"), weights.get("group_size")
     if kind == "float" and bits == 8:
         return "mxfp8" if group == 32 else "fp8-block" if weights.get("strategy") == "block" else "fp8"
     if kind == "float" and bits == 4:
         return "mxfp4" if group == 32 else "nvfp4"
     if kind == "int":
-        return _integer(bits, group, bool(weights.get("symmetric", True)), "compressed-tensors", file)
+        return _integer(bits, group, bool(weights.get("symmetric", True)), "compressed-tensors", file, alone=alone)
     raise SpecError("is not a weight format that glmplan knows", file=file, field="weights", value=f"{kind} {bits}")
 
 
-def _integer(bits: Any, group: Any, symmetric: bool, method: str, file: str | Path | None) -> str:
-    if bits == 8:
+def _integer(
+    bits: Any, group: Any, symmetric: bool, method: str, file: str | Path | None, *, alone: bool = True
+) -> str:
+    if bits == 8 and not alone:
         return "int8"
+    if bits == 8 and group in (-1, None):
+        return "bpw:8"
     if bits == 4 and symmetric and group in (32, 64, 128):
         return f"int4-g{group}"
     if bits == 4 and group in (-1, None):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from glmplan.catalog.entries.models import load_model, model_names
@@ -166,34 +168,11 @@ def test_exl3_files_have_one_to_eight_bits(bits):
         checkpoint_for(load_model("llama-3.1-8b"), f"exl3-{bits}bpw")
 
 
-HOST = """
-title = "desktop"
-source = "made up for this test"
-[[sockets]]
-name = "cpu0"
-cpu = "made up"
-cores = 16
-memory_size = "128 GB"
-memory_bandwidth = "89.6 GB/s"
-[[roots]]
-name = "root0"
-socket = "cpu0"
-[[cards]]
-accelerator = "rtx-3090"
-count = 2
-parent = "root0"
-link = { generation = 4, lanes = 8 }
-"""
+DESKTOP = str(Path(__file__).parents[2] / "data" / "hosts" / "desktop.toml")
 
 
-@pytest.fixture
-def desktop(tmp_path):
-    (tmp_path / "desktop.toml").write_text(HOST)
-    return str(tmp_path / "desktop.toml")
-
-
-def test_exllamav3_counts_layers_with_experts_that_the_cpu_computes(desktop):
-    answer = plan("glm-4.5-air", desktop, weights="exl3-4.0bpw", users="1")
+def test_exllamav3_counts_layers_with_experts_that_the_cpu_computes():
+    answer = plan("glm-4.5-air", DESKTOP, weights="exl3-4.0bpw", users="1")
     moved = round(answer.asked.settings.host_experts * 45)
     # 45 layers with experts after a dense one, 128 experts of three matrices of 4096 x 1408 in 4 bits
     assert answer.holding.host == pytest.approx(moved * 128 * 3 * 4096 * 1408 * 4 / 8, rel=0.02)
@@ -204,12 +183,12 @@ def test_exllamav3_counts_layers_with_experts_that_the_cpu_computes(desktop):
     "words",
     [{"model": "llama-3.1-70b", "weights": "exl3-6.0bpw"}, {"model": "glm-4.5-air", "weights": "exl3-4.0bpw", "tp": 2}],
 )
-def test_exllamav3_moves_experts_only_and_only_of_dealt_layers(desktop, words):
-    answer = plan(on=desktop, users="1", **words)
+def test_exllamav3_moves_experts_only_and_only_of_dealt_layers(words):
+    answer = plan(on=DESKTOP, users="1", **words)
     assert (answer.verdict, answer.asked.settings.host_experts) == ("does_not_fit", 0.0)
 
 
-def test_experts_of_exllamav3_are_not_mapped_from_the_file(desktop):
-    answer = plan("deepseek-v3", desktop, weights="exl3-4.0bpw", users="1")
+def test_experts_of_exllamav3_are_not_mapped_from_the_file():
+    answer = plan("deepseek-v3", DESKTOP, weights="exl3-4.0bpw", users="1")
     assert answer.holding.host_short > 0
     assert not any("drive" in reason or "pinned" in reason for reason in answer.reasons)

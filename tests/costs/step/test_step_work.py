@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import load_host
 from glmplan.catalog.entries.models import load_model
+from glmplan.catalog.formats import WEIGHT_FORMATS
 from glmplan.costs.blocks.stack import uniform_checkpoint
 from glmplan.costs.network.links import LayoutLinks, link_for_group
 from glmplan.costs.points import Layout, StepPoints
@@ -195,6 +196,16 @@ def test_drafting_costs_less_than_the_tokens_it_verifies():
     plain = seconds(structure("glm-5.1", "nvfp4"), requests=4.0)
     drafted = seconds(structure("glm-5.1", "nvfp4", draft_tokens=3), requests=4.0)
     assert plain < drafted < 4.0 * plain
+
+
+@pytest.mark.parametrize(("name", "slower"), [("b300-sxm", 153.5 / 2250), ("b200-sxm", 1.0)])
+def test_empty_rows_of_a_borrowed_kernel_take_the_time_that_was_measured(name, slower):
+    """No INT8 kernel was measured on Blackwell: BF16's stands for it, whose tiles B300 multiplies 15 times as fast."""
+    part = load_accelerator(name)
+    what = replace(structure("llama-3.1-8b"), part=Part(name, part.memory_bandwidth, dict(part.peak), "10"))
+    own, borrowed = (what.kernel("gemm", what.runs_as(WEIGHT_FORMATS[form], "gemm")) for form in ("bf16", "int8"))
+    assert own.rows_half > 16 and borrowed.rows_half == pytest.approx(own.rows_half * slower)
+    assert replace(borrowed, rows_half=own.rows_half) == own
 
 
 def test_shares_add_up_to_the_step():

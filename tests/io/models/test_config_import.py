@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from glmplan.catalog.entries.models import load_model, load_model_file
 from glmplan.catalog.files import write_atomically
+from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import expand_stack
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_cache_bytes_per_token, model_parameters
 from glmplan.errors import GlmplanError, SpecError, UnknownArchitecture
@@ -293,6 +294,25 @@ def test_an_unknown_quantisation_method_is_refused():
 )  # fmt: skip
 def test_what_has_a_scale_in_fp8_is_read_where_the_config_says_it(stated, scales):
     assert read_rules({"quantization_config": stated}, None).fp8_scales == scales
+
+
+@pytest.mark.parametrize(
+    ("stated", "form"),
+    [
+        ({"config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"},
+                                  "input_activations": {"num_bits": 8, "type": "int"}}}}, "int8"),
+        ({"config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}}}, "bpw:8"),
+        ({"config_groups": {"g": {"weights": {"num_bits": 8, "type": "int", "group_size": 128}}}}, "bpw:8.125"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "bpw:8"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "bpw:8.1875"),
+        ({"quant_method": "modelopt", "quant_algo": "W8A16"}, "bpw:8"),
+        ({"quant_method": "modelopt", "quant_algo": "W8A8_SQ_PER_CHANNEL"}, "int8"),
+    ],
+)  # fmt: skip
+def test_eight_bit_weights_compute_in_int8_only_with_activations_in_int8(stated, form):
+    rules = read_rules({"quantization_config": {"quant_method": "compressed-tensors", **stated}}, None)
+    assert rules.base == form
+    assert weight_format(form).compute == ("int8" if form == "int8" else "bf16")
 
 
 def test_the_language_part_of_a_multimodal_config_is_read_and_the_tower_noted():
