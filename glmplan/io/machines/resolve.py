@@ -38,8 +38,8 @@ class HostMemory:
 
     def of(self, host: Host) -> Host:
         """Return a host with this memory in equal parts on its sockets."""
-        given = {"memory_size": self.size, "memory_bandwidth": self.bandwidth}
-        given = {name: value for name, value in given.items() if value is not None}
+        stated = {"memory_size": self.size, "memory_bandwidth": self.bandwidth}
+        given = {name: value for name, value in stated.items() if value is not None}
         if not given:
             return host
         from glmplan.catalog.schema.host import Socket
