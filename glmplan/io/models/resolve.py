@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,19 @@ def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
 def _from_files(path: Path) -> ModelChoice:
     if not os.path.exists(path):
         raise SpecError("does not exist", field="model", value=str(path))
+    if os.path.isfile(path) and not path.name.endswith("index.json"):
+        found = os.stat(path)
+        return _from_version(path.absolute(), found.st_mtime_ns, found.st_size)
+    return _read(path)
+
+
+@lru_cache(maxsize=8)
+def _from_version(path: Path, changed: int, size: int) -> ModelChoice:
+    """Return the model of a file; a search for machines asks for it again and again."""
+    return _read(path)
+
+
+def _read(path: Path) -> ModelChoice:
     if path.suffix == ".toml":
         model = load_model_file(path)
         return ModelChoice(model, checkpoint_for(model))
@@ -175,7 +189,7 @@ def _from_files(path: Path) -> ModelChoice:
     if os.path.isdir(path) and not any(path.glob("config.json")):
         parts = sorted(path.glob("*.gguf"))
         if parts:
-            return _from_files(parts[0])
+            return _read(parts[0])
         raise SpecError("holds neither a config.json nor a .gguf file", field="model", value=str(path))
     model = read_hf_config(
         folder / "config.json" if path.suffix != ".json" or path.name.endswith("index.json") else path
