@@ -244,7 +244,6 @@ SIZE_OPTIONS = {
     "--input-cv": "0.5",
     "--think": "2 s",
     "--shared-prefix": "10",
-    "--turns": "3",
     "--budget": "120k",
     "--power": "20 kW",
     "--probability": "0.9",

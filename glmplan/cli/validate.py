@@ -276,9 +276,9 @@ def _read_tables(endpoint: Any, ladder: Any, known: dict[str, Any], calibration:
     from glmplan.measure.ladder import LadderRecord
     from glmplan.prediction.step_models import site_calibration
 
-    if known.get("model") and known.get("accelerator"):
+    if all(known.get(name) for name in ("model", "accelerator", "engine")):
         with suppress(GlmplanError), site_calibration(calibration):
-            _predicted(LadderRecord(endpoint, ladder), {"engine": "vllm", **known}, ())
+            _predicted(LadderRecord(endpoint, ladder), known, ())
 
 
 def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> tuple[Any, str, Any]:

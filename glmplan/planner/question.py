@@ -15,7 +15,6 @@ from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import engine_release
-from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
@@ -650,12 +649,6 @@ def _slo_limits(words: PlanRequest) -> dict[str, Seconds]:
     }
 
 
-def _machine(words: PlanRequest) -> Machine:
-    """Return the machine of a request."""
-    memory = HostMemory(words.host_memory, words.host_memory_bandwidth)
-    return resolve_machine(words.on, part=words.part, memory=memory)
-
-
 def read_words(words: PlanRequest) -> Asked:
     """Read, check and complete a request.
 
@@ -668,7 +661,7 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = _machine(words)
+    machine = resolve_machine(words.on, words.part, HostMemory(words.host_memory, words.host_memory_bandwidth))
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:
@@ -858,6 +851,8 @@ def _lengths(
         limit, where = longest, "--max-model-len"
     inputs, outputs = words.input, words.output
     if words.use_case is not None:
+        from glmplan.catalog.entries.use_cases import use_case
+
         case = use_case(words.use_case)
         inputs, outputs = inputs or case.input, outputs or case.output
         assumed.append(f"{inputs:,} input and {outputs:,} output tokens: use case {case.name}")

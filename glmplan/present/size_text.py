@@ -317,7 +317,7 @@ def _capacity(row: dict[str, Any], unit: str) -> str:
 def _by_probability(row: dict[str, Any], unit: str) -> str:
     """Return the load at 95, 80 and 50 %; the largest tested one is a bound."""
     found = [(share, row.get(f"{_key(unit)}_at_{share}")) for share in (95, 80, 50)]
-    bound = (1.0 - 1e-9) * row["most_tested"]
+    bound = math.inf if row["most_tested"] is None else (1.0 - 1e-9) * row["most_tested"]
     return ", ".join(
         f"{most:,.4g}{' or more' if most >= bound else ''} at {share} %" for share, most in found if most is not None
     )

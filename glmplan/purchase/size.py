@@ -475,7 +475,8 @@ def _with_headroom(search: _Search, option: Option) -> Option:
     open_ended = not found.breaks_first
     breaks = found.breaks_first or ("" if open_ended else attainment.broken)
     at = tuple((probability, load * option.machines) for probability, load in found.at)
-    return replace(option, max_load=found.load * option.machines, breaks_first=breaks, open_ended=open_ended, at=at)
+    return replace(option, max_load=found.load * option.machines, breaks_first=breaks, open_ended=open_ended, at=at,
+                   tested=None if most is None else most * option.machines)  # fmt: skip
 
 
 def _month(candidate: Candidate) -> Usd:

@@ -93,6 +93,8 @@ class Option:
     open_ended: bool = False
     #: largest load of all machines by probability, the largest probability first
     at: tuple[tuple[Ratio, float], ...] = ()
+    #: largest load that was tested; None where the largest load of each probability is known
+    tested: float | None = None
     #: machines of all sites with the spare ones; 0: those that meet the SLO
     bought: int = 0
 
@@ -424,7 +426,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "slo_met": option.attainment.probability >= asked.probability,
         "slo": _targets(option, asked.slo),
         **{f"{_unit(asked.unit)}_at_{100 * share:g}": load for share, load in option.at if share in SHOWN},
-        "most_tested": BEYOND * asked.load,
+        "most_tested": option.tested,
         "limited_by": option.breaks_first,
         f"capacity_{_unit(asked.unit)}": option.max_load,
         f"violated_at_{_unit(asked.unit)}": None if option.open_ended else _next(option.max_load, asked.unit),

@@ -135,7 +135,7 @@ def test_weights_that_exceed_host_memory_do_not_fit_in_any_answer(tmp_path, mode
     assert record["memory"]["host_short_gib"] == pytest.approx(answer.holding.host_short / GIB, rel=1e-5)
     total = sum(row.host for row in answer.ranks)
     assert record["memory"]["host_gib"] == pytest.approx(total / GIB, rel=1e-5)
-    text = f"host memory of 238 GiB: weights {total / GIB:.0f} GiB, {answer.holding.host_short / GIB:.0f} GiB short"
+    text = f"host memory: weights {total / GIB:,.1f} of 238 GiB; {answer.holding.host_short / GIB:.0f} GiB short"
     assert text in fit_text(answer)
     assert record["reasons"] and "short" in answer.headline
     with pytest.raises(DoesNotFit):

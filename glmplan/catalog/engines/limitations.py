@@ -250,7 +250,7 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
     Examples
     --------
     >>> engines_on(vendor="amd", kind="gpu")
-    ('ktransformers', 'llama.cpp', 'sglang', 'vllm')
+    ('exllamav3', 'ktransformers', 'llama.cpp', 'sglang', 'vllm')
     """
     from glmplan.catalog.schema.engine import Conditions
 

@@ -153,7 +153,7 @@ def _named_part(text: str, part: str | None) -> str:
     return f"{count}x{part.strip()}"
 
 
-def resolve_machine(text: str, *, part: str | None = None, memory: HostMemory = HostMemory()) -> Machine:
+def resolve_machine(text: str, part: str | None = None, memory: HostMemory = HostMemory()) -> Machine:
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
     The kind with most memory counts if a host has several. `part` is the data sheet of the accelerator in one

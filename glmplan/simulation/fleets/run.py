@@ -252,6 +252,8 @@ class _FleetRun:
                     writer.write(columns)
                 if self.options.keep:
                     self.kept.append(columns)
+        except KeyboardInterrupt:  # while requests were counted
+            self.interrupted = True
         finally:
             if writer is not None:
                 writer.close()
