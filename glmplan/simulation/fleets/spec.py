@@ -399,6 +399,7 @@ class FleetSpec(_Part):
 #: table of a fleet file → record of its keys; groups and tenants have further ones
 _TABLES: dict[str, type[BaseModel]] = {
     "": FleetSpec, "router": RouterSpec, "fault": Fault, "autoscaler": Autoscaler, "cold-start": ColdStart,
+    "group": GroupSpec, "tenant": TenantSpec,
 }  # fmt: skip
 #: keys of a group that are its own; all others are options of the deployment
 _OWN = {name.replace("_", "-") for name in GroupSpec.model_fields} - {"options"}
@@ -418,7 +419,7 @@ def read_fleet(path: str | Path) -> FleetSpec:
         if first["type"] == "extra_forbidden":
             inside, _, name = where.rpartition(".")
             table = next((part for part in reversed(inside.split(".")) if not part.isdigit()), "")
-            keys = [_kebab(key) for key in _TABLES[table].model_fields]
+            keys = [_kebab(key) for key in _TABLES[table].model_fields] if table in _TABLES else ()
             raise SpecError("is not a key", file=str(path), field=inside or None, value=name, choices=keys) from None
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
         value = first["input"] if first["type"] == "literal_error" else None

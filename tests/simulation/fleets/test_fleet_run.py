@@ -254,6 +254,13 @@ def test_a_wrong_fleet_file_is_refused_by_its_field(tmp_path, change, message):
         read_fleet(path)
 
 
+def test_a_row_that_is_no_table_names_the_key_of_the_other_row(tmp_path):
+    path = tmp_path / "fleet.toml"
+    path.write_text('group = [{name = "a"}]\ntenant = ["x", {nam = "t", traffic = "closed:1"}]')
+    with pytest.raises(SpecError, match="tenant.1: 'nam' is not a key; nearest: name"):
+        read_fleet(path)
+
+
 def test_an_unknown_routing_is_refused_with_the_nearest():
     content = {"group": [{"name": "a"}], "tenant": [{"name": "t", "traffic": "closed:1"}]}
     with pytest.raises(ValidationError, match="'prefix-awre' is not known; nearest: prefix-aware"):
