@@ -5,8 +5,9 @@ Unknown facts are None. Quantities are data-sheet values; achieved rates of link
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -269,7 +270,27 @@ class Host(Frozen):
         """Return an entry for each accelerator of one node, by its number."""
         return tuple(card.model_copy(update={"count": 1}) for card in self.cards for _ in range(card.count))
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a changed host, whose properties are computed again."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("slots", "slot_sockets", "accelerator_names", "accelerator"):
+            copied.__dict__.pop(name, None)
+        return copied
+
+    @cached_property
+    def slot_sockets(self) -> tuple[str | None, ...]:
+        """Return the socket of each accelerator of a node, None: unknown."""
+        parents = {switch.name: switch.parent for switch in self.switches}
+        sockets = {root.name: root.socket for root in self.roots}
+        found = []
+        for slot in self.slots:
+            parent = slot.parent
+            while parent in parents:
+                parent = parents[parent]
+            found.append(sockets.get(parent or ""))
+        return tuple(found)
+
+    @cached_property
     def accelerator_names(self) -> tuple[str, ...]:
         """Return the accelerator names of one node, by number."""
         return tuple(card.accelerator for card in self.slots)
@@ -284,7 +305,7 @@ class Host(Frozen):
         """Return the accelerators of all nodes."""
         return len(self.slots) * self.nodes
 
-    @property
+    @cached_property
     def accelerator(self) -> str:
         """Return the accelerator that most slots hold."""
         names = self.accelerator_names

@@ -215,12 +215,7 @@ def socket_of(host: Host, slot: int) -> str | None:
     >>> socket_of(load_host("turin-2s-direct-8"), 7)
     'cpu1'
     """
-    parents = {switch.name: switch.parent for switch in host.switches}
-    sockets = {root.name: root.socket for root in host.roots}
-    parent = host.slots[slot].parent
-    while parent in parents:
-        parent = parents[parent]
-    return sockets.get(parent or "")
+    return host.slot_sockets[slot]
 
 
 #: peers of the measured exchanges: pairs, groups of four, groups of eight

@@ -50,9 +50,7 @@ def main_kind(host: Host) -> str:
 def only_kind(host: Host, name: str, most: int | None = None) -> Host:
     """Return a host with the accelerators of one kind, at most so many."""
     cards = [card for card in host.slots if card.accelerator == name][:most]
-    result = host.model_copy(update={"cards": tuple(cards)})
-    result.__dict__.pop("slots", None)  # computed from the cards before
-    return result
+    return host.model_copy(update={"cards": tuple(cards)})
 
 
 def in_sequence(parts: Sequence[Accelerator], beside: Bytes) -> tuple[Accelerator, tuple[float, ...]]:

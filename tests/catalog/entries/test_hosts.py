@@ -126,3 +126,12 @@ def test_cards_of_several_kinds_have_their_own_links_and_no_peer_to_peer_beside_
         load_machine("rtx-3090+h100-sxm")
     with pytest.raises(SpecError, match="v99"):
         load_machine("rtx-3090+2xv99")
+
+
+def test_a_changed_host_computes_its_properties_again():
+    host = load_machine("2xrtx-pro-6000-ws")
+    assert (host.accelerator, host.accelerator_names, host.slot_sockets) == (
+        "rtx-pro-6000-ws", ("rtx-pro-6000-ws",) * 2, ("cpu0", "cpu0")
+    )  # fmt: skip
+    other = host.model_copy(update={"cards": (host.cards[0].model_copy(update={"accelerator": "rtx-5090"}),)})
+    assert (other.accelerator, other.accelerator_names, other.slot_sockets) == ("rtx-5090", ("rtx-5090",), ("cpu0",))
