@@ -169,7 +169,7 @@ def _from_files(path: Path) -> ModelChoice:
 
 @lru_cache(maxsize=8)
 def _from_version(path: Path, changed: int, size: int) -> ModelChoice:
-    """Return the model of a file; a search for machines asks for it again and again."""
+    """Return the model of one state of a file."""
     return _read(path)
 
 
