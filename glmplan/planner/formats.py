@@ -19,10 +19,12 @@ from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio
 
-__all__ = ["Met", "best_format", "bits_of", "format_open", "layout_met", "meets", "question_met"]
+__all__ = ["FEW_BITS", "Met", "best_format", "bits_of", "format_open", "layout_met", "meets", "question_met"]
 
 #: formats that are planned for each kind of files, those of highest precision that the memory holds [-]
 _TRIED = 4
+#: bits of a weight below which the quality of a format is pointed out [-]
+FEW_BITS = 4.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -135,7 +137,9 @@ def format_open(words: PlanRequest) -> bool:
 
 def _named(asked: Asked, before: Asked, why: str) -> Asked:
     """Return a request with the reason for its format."""
-    note = f"weights {asked.checkpoint.name}: {why}, after {before.checkpoint.name}"
+    bits = bits_of(asked.checkpoint)
+    quality = f"; {bits:.2g} bits for each weight, whose losses are not modelled" if bits < FEW_BITS else ""
+    note = f"weights {asked.checkpoint.name}: {why}, after {before.checkpoint.name}{quality}"
     return asked.but(assumed=(note, *asked.assumed))
 
 

@@ -13,7 +13,7 @@ from glmplan.catalog.entries.models import model_names
 from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError
 from glmplan.planner.changes import Looked, changes_of, looked_at, tried, verdict_of
-from glmplan.planner.formats import best_format, bits_of, format_open
+from glmplan.planner.formats import FEW_BITS, best_format, bits_of, format_open
 from glmplan.planner.question import DEGREES, MLX_ENGINE, Asked, read_words
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ _MOST_TRIALS = 10
 _COUNTS, _NODES, _RACK = (1, 2, 4, 8), (2, 4), 16
 #: memory of the next machine over that of one which is too small [-]
 _STEP = 1.1
-#: bits of a weight from which losses of quality are small enough to offer a format that was not asked for [-]
-_FEWEST_BITS = 4.0
 #: options that name a layout
 _OF_THE_LAYOUT = (*DEGREES, "disaggregated")
 #: options that describe a machine
@@ -78,7 +76,7 @@ def _elsewhere(solution: Solution) -> Iterator[Looked]:
         if (found := _smallest(solution, question)) is not None:
             yield _moved(solution, found)
             break
-    smaller = [one for one in asked.model.checkpoints if one.form == "safetensors" and bits_of(one) >= _FEWEST_BITS]
+    smaller = [one for one in asked.model.checkpoints if one.form == "safetensors" and bits_of(one) >= FEW_BITS]
     if smaller and format_open(words):
         least = min(smaller, key=bits_of)
         if (found := _smallest(solution, usual.but(weights=least.name))) is not None:

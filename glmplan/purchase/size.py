@@ -27,7 +27,7 @@ from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.ask import Deployed, kept, predict
 from glmplan.planner.capacity import MAY_START
-from glmplan.planner.formats import bits_of
+from glmplan.planner.formats import FEW_BITS, bits_of
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.moved_search import with_moved_experts
 from glmplan.planner.ranking import deployment_of, predicted, prompts_timed, typical_users, untimed_words
@@ -40,7 +40,7 @@ from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.inventory import OwnMachine
 from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
-from glmplan.purchase.size_answer import BEYOND, FEW_BITS, MOST_USERS, Option, Paid, Sized, month_tokens, share_of
+from glmplan.purchase.size_answer import BEYOND, MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_search import Tries

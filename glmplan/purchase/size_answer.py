@@ -34,7 +34,6 @@ from glmplan.units import Ratio, Seconds, Tokens, TokensPerSecond, Usd, Watts, c
 
 __all__ = [
     "BEYOND",
-    "FEW_BITS",
     "MOST_USERS",
     "OFFERED",
     "Flow",
@@ -56,8 +55,6 @@ __all__ = [
 ]
 
 
-#: bits of a weight below which the quality of a format is pointed out [-]
-FEW_BITS = 4.0
 #: roles of the machines in an answer that meet the SLO within the limits
 OFFERED = ("answer", "price missing")
 #: largest number of users per machine for which a plan is made

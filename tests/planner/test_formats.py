@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glmplan.planner import fit_answer
-from glmplan.planner.formats import best_format, question_met
+from glmplan.planner.formats import best_format, bits_of, question_met
 from glmplan.planner.question import read_words
 from glmplan.request.plan import PlanRequest
 
@@ -60,3 +60,11 @@ def test_a_layout_that_was_typed_and_does_not_fit_names_the_one_that_does():
     answer = fit_answer(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="4"))
     assert answer.verdict == "does_not_fit"
     assert answer.changes[0].layout == "TP2×PP3" and answer.changes[0].ask.startswith("--tp 2 --pp 3")
+
+
+def test_a_chosen_format_of_few_bits_says_that_its_losses_are_not_modelled():
+    words = PlanRequest("glm-5.1", "1xrtx-5090", host_memory=256e9, host_memory_bandwidth=90e9, users=(1,))
+    answer = fit_answer(words, changes=False)
+    assert bits_of(answer.asked.checkpoint) < 4 and "losses are not modelled" in answer.asked.assumed[0]
+    large = fit_answer(words.but(host_memory=768e9), changes=False)
+    assert bits_of(large.asked.checkpoint) >= 4 and "losses" not in large.asked.assumed[0]

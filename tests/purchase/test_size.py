@@ -12,12 +12,12 @@ import pytest
 
 import glmplan
 from glmplan.errors import SpecError
-from glmplan.planner.formats import bits_of
+from glmplan.planner.formats import FEW_BITS, bits_of
 from glmplan.present.acceptance import acceptance_test
 from glmplan.present.size_text import size_content, size_text
 from glmplan.purchase.money import money_of, ways_of
 from glmplan.purchase.size import sized, slo_attainment
-from glmplan.purchase.size_answer import FEW_BITS, circuit_for, flow_of, month_tokens
+from glmplan.purchase.size_answer import circuit_for, flow_of, month_tokens
 from glmplan.purchase.size_question import read_amount, read_size
 from glmplan.simulation.safe_load import Cutoff, Draws, kept_share, speed_factors
 from glmplan.simulation.simulate import Service
