@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from glmplan.units import number
 
-#: what hangs takes longer, on however busy a machine [s]
-HANGS = 300
 _DRAFTING_OVER_STAGES = [
     *("glm-5.1", "--weights", "fp8", "--on", "8xh200-sxm", "--tp", "4", "--pp", "2", "--mtp", "1"),
     *("--traffic", "closed:4"),
@@ -161,24 +154,10 @@ def test_bad_input_ends_with_one_message_and_code_two(glmplan, capsys, words, sa
     assert "Traceback" not in err
 
 
-def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path):
+def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path, interrupted):
     records = tmp_path / "r.csv"
     words = ["simulate", "--traffic", "closed:64", *OWN, "--prefix-caching", "--ramp", "10s", "--requests", "5000000"]
-    code = f"from glmplan.cli import main; main({[*words, '--records', str(records)]!r})"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    # until enough is written, however busy this machine is
-    deadline = time.monotonic() + HANGS
-    while process.poll() is None and time.monotonic() < deadline:
-        part = [file for file in os.listdir(tmp_path) if file.startswith(".r.csv.")]
-        if part and (tmp_path / part[0]).stat().st_size > 100_000:
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    try:
-        out, err = process.communicate(timeout=HANGS)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
+    out, err = interrupted(words, records)
     assert "interrupted" in err
     assert "output tokens/s" in out
     assert len(records.read_text().splitlines()) > 1000
