@@ -17,7 +17,14 @@ from glmplan.catalog.tables import chosen_table, frame_of, frame_of_columns
 from glmplan.errors import SpecError
 from glmplan.simulation.engine.settings import AS_STEPS_SAY, EngineSettings, FirstTokens, KvPool
 from glmplan.simulation.engine.step_table import StepTable
-from glmplan.simulation.statistics import Distribution, Meter, RecordWriter, RequestRows, record_columns
+from glmplan.simulation.statistics import (
+    Distribution,
+    Meter,
+    RecordWriter,
+    RequestRows,
+    interrupts_held,
+    record_columns,
+)
 from glmplan.simulation.traffic.request import apart
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import request_source
@@ -508,7 +515,8 @@ class _Run:
         rejected: dict[str, int] = {}
         try:
             for piece in pieces(service, traffic, requests, generator, rejected, options):
-                self._take(piece)
+                with interrupts_held():
+                    self._take(piece)
         except KeyboardInterrupt:
             self.interrupted = True
         self.close()  # records are those of the first replication

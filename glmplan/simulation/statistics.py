@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,7 @@ __all__ = [
     "Meter",
     "RecordWriter",
     "RequestRows",
+    "interrupts_held",
     "record_columns",
     "request_columns",
 ]
@@ -387,6 +391,32 @@ class RequestRows:
             name: column.astype(np.int64) if name in _WHOLE else column
             for name, column in zip(_NAMES, columns, strict=True)
         }
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Delay Ctrl-C until the block has ended.
+
+    So requests that are counted are written too. Threads other than the main one get no signals, and a handler
+    of the caller stays.
+
+    Examples
+    --------
+    >>> with interrupts_held():
+    ...     pass
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 class RecordWriter:

@@ -242,9 +242,9 @@ def test_two_runs_do_not_write_one_folder(tmp_path):
     with hostile("slow-endless") as url:
         first = started(url, tmp_path / "run", "--seconds-per-step", "60", "--model", "m")
         deadline = time.monotonic() + HANGS
-        while not (tmp_path / "run" / "journal.jsonl").exists() and time.monotonic() < deadline:
+        journal = tmp_path / "run" / "journal.jsonl"
+        while not (journal.exists() and '"begin"' in journal.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        (tmp_path / "run" / "journal.jsonl").open("a").write('{"kind": "begin", "settings": {}}\n')
         code, _, complained, _ = validated(url, tmp_path / "run", *QUICK, "--resume")
         first.kill()
         first.communicate(timeout=HANGS)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from glmplan.simulation.statistics import request_columns
+import os
+import signal
+
+import pytest
+
+from glmplan.simulation.statistics import interrupts_held, request_columns
 from glmplan.simulation.traffic.request import Request
 
 
@@ -28,3 +33,11 @@ def test_every_number_of_a_request_stands_in_its_column():
     assert {name: column.tolist() for name, column in request_columns([request]).items()} == {
         name: [value] for name, value in wanted.items()
     }
+
+
+def test_an_interrupt_waits_until_what_was_counted_is_written():
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("written")
+    assert done == ["written"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -16,7 +16,7 @@ from glmplan.simulation.engine.reference import SteppingEngine
 from glmplan.simulation.fleets.control import Change, FleetControl
 from glmplan.simulation.fleets.spec import FleetSpec
 from glmplan.simulation.simulate import FLUSH, Service
-from glmplan.simulation.statistics import Meter, RecordWriter, RequestRows
+from glmplan.simulation.statistics import Meter, RecordWriter, RequestRows, interrupts_held
 from glmplan.simulation.traffic.request import Request, linked, mark, merged, together
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.sources import Source, request_source
@@ -246,12 +246,13 @@ class _FleetRun:
                     more = len(rows) == FLUSH
                 except KeyboardInterrupt:
                     self.interrupted, more = True, False
-                columns = self._count(rows.take())
-                self._use()
-                if writer is not None:
-                    writer.write(columns)
-                if self.options.keep:
-                    self.kept.append(columns)
+                with interrupts_held():
+                    columns = self._count(rows.take())
+                    self._use()
+                    if writer is not None:
+                        writer.write(columns)
+                    if self.options.keep:
+                        self.kept.append(columns)
         except KeyboardInterrupt:  # while requests were counted
             self.interrupted = True
         finally:
