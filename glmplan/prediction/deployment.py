@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
-from math import gcd
+from math import gcd, inf
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.caching import remembered
@@ -19,6 +19,7 @@ from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import implied_host
+from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.formats import kv_format
 from glmplan.catalog.schema.accelerator import Accelerator
@@ -370,12 +371,31 @@ class Deployment:
             adapters=self.settings.adapters,
             adapter_rank=self.settings.adapter_rank,
             shared_beside=shared_beside(self.engine, part.family, self.release),
+            prompt_tail=self.prompt_tail,
         ).remembered()
 
     @property
     def kernel_release(self) -> tuple[int, ...] | None:
         """Return the engine release whose measured kernels are used."""
         return kernel_release(self.accelerator.same_chip or self.accelerator.name, self.engine, self.release)
+
+    @property
+    def prompt_tail(self) -> float:
+        """Return the last prompt tokens that decode-only layers compute.
+
+        The number holds for each step. It is infinite where the engine runs such layers on all of a prompt, where no
+        source shows that it does not, and where several ranks share the tokens of each data-parallel replica.
+        """
+        apart = [kind.mixer for kind in self.model.layers.values() if kind.decode_only]
+        running = load_engine(self.engine).running if apart and self.engine in engine_names() else None
+        facts = running.prompt_tails if running is not None else None
+        if facts is None or self.accelerator.vendor not in facts.makers:
+            return inf
+        if self.release is not None and self.release < (engine_release(facts.since) or ()):
+            return inf
+        if min(self.tp, self.dp) > 1:
+            return inf
+        return float(max(getattr(mixer, "window", None) or 1 for mixer in apart))
 
     @property
     def indexer(self) -> bool:

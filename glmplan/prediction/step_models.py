@@ -80,7 +80,8 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
     """
     d = deployment
     return (d.model.name, id(d.checkpoint), id(d.accelerator), d.kv, d.engine, d.sparse, d.draft_tokens,
-            d.settings.attention_backend, d.settings.expert_kernels, d.kernel_release)  # fmt: skip
+            d.settings.attention_backend, d.settings.expert_kernels, d.kernel_release,
+            d.prompt_tail)  # fmt: skip
 
 
 def step_tables(

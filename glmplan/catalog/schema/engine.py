@@ -36,6 +36,7 @@ __all__ = [
     "EngineDefaults",
     "Instead",
     "MovedExperts",
+    "PromptTails",
     "Published",
     "Release",
     "Running",
@@ -145,6 +146,17 @@ class MovedExperts(Frozen):
     source: str
 
 
+class PromptTails(Frozen):
+    """Prompts that leave layers without a cache source out but for their end.
+
+    See `LayerKind.decode_only`.
+    """
+
+    since: str  # first release that does so without an option
+    makers: tuple[str, ...]  # of the accelerators
+    source: str
+
+
 class Container(Frozen):
     """Published container image of an engine and its HTTP server."""
 
@@ -172,6 +184,7 @@ class Running(Frozen):
     host_cache_latent: bool = False  # True: also for latent attention
     apart: Apart | None = None  # disaggregated serving; None: no source shows it
     adapters: Adapters | None = None  # None: no source was read
+    prompt_tails: PromptTails | None = None  # None: no source shows it
     #: option for routed experts on the CPU in the format of the files, by format (`Checkpoint.bulk`)
     host_experts: dict[str, str] = {}
     moved_experts: MovedExperts | None = None  # None: no source shows experts of single layers in host memory

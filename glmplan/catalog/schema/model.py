@@ -367,8 +367,8 @@ class LayerKind(Frozen):
     norms: int = Field(2, ge=0, description="RMS norms as wide as the hidden size")
     streams: HyperConnections | None = None
     lookup: LookupTable | None = None
-    #: a prompt skips the layer: its mixer reads cache of earlier layers, so only the last prompt tokens need it
-    #: (decoder of DeepSeek-V4.1)
+    #: a prompt may skip the layer: its mixer reads cache of earlier layers, so only the last prompt tokens need it
+    #: (decoder of DeepSeek-V4.1); which engines do so: `PromptTails`
     decode_only: bool = False
     gates: int = Field(0, ge=0)  # vectors as wide as the hidden size that are no norms (Muse-Spark)
     #: tokens seen by a short convolution after the mixer and one after the feed-forward block (Inkling)

@@ -6,6 +6,7 @@ single kernels: their form is read from the engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -332,6 +333,7 @@ class StepWork:
     adapter_rank: int = 0  # rank of their buffers
     #: tokens of a step up to which shared experts run concurrently with routed ones, which hides their fixed time
     shared_beside: float = 0.0
+    prompt_tail: float = math.inf  # last prompt tokens that decode-only layers compute in a step
 
     #: False: communication takes no time
     counts_links: ClassVar[bool] = True

@@ -431,10 +431,11 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
     step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
-    # some layers only read cache that earlier layers made of a prompt
-    decoding_only = replace(step, prompt=zero, everywhere=everyone * verify)
+    # some layers only read cache that earlier layers made of a prompt, and an engine may run them on its end alone
+    tail = np.minimum(prompt, structure.prompt_tail)
+    ends = replace(step, prompt=tail, everywhere=everyone * verify + tail * ranks)
     for decode_only, layers in structure.stacks:
-        _add_layers(total, structure, layers, decoding_only if decode_only else step, degrees)
+        _add_layers(total, structure, layers, ends if decode_only else step, degrees)
     if structure.adapters:
         _add_adapters(total, structure, step, degrees)
     _add_products(total, structure, structure.ends, step.decode, degrees)

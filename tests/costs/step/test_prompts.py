@@ -41,6 +41,42 @@ def prompt_seconds(tokens=8192.0, **changes):
     return float(step_work(deployment.structure, layout=deployment.layout, points=points)["prefill_attention"][0])
 
 
+#: engine, release, layout and tokens of a prompt that the last layers of DeepSeek-V4.1 compute
+DECODER = [
+    ("vllm", (0, 31, 0), {}, np.inf),
+    ("vllm", (0, 32, 0), {}, 128.0),
+    ("vllm", None, {}, 128.0),
+    ("vllm", None, {"tp": 4, "dp": 2, "ep": 8}, np.inf),
+    ("vllm", None, {"accelerator": "mi355x"}, np.inf),
+    ("sglang", (0, 5, 22), {}, np.inf),
+    ("sglang", (0, 5, 23), {}, 128.0),
+    ("trtllm", None, {}, np.inf),
+]
+
+
+@pytest.mark.parametrize(("engine", "release", "changes", "tail"), DECODER)
+def test_layers_without_a_cache_source_compute_the_end_of_a_prompt_where_a_release_does(engine, release, changes, tail):
+    one = asked(model="deepseek-v4.1-flash", weights="fp8", engine=engine, **changes).deployment
+    assert replace(one, release=release).structure.prompt_tail == tail
+
+
+def test_the_end_of_a_prompt_is_computed_in_all_layers_and_its_rest_in_the_first():
+    tail = asked(model="deepseek-v4.1-flash", weights="fp8").deployment
+    tokens = np.array([128.0, 4096.0])
+    points = StepPoints(np.zeros(2), np.zeros(2), tokens, tokens / 2)
+    some, everything = (
+        step_work(one.structure, layout=one.layout, points=points)["activation"]
+        for one in (tail, replace(tail, release=(0, 31, 0)))
+    )
+    assert some[0] == everything[0]
+    # 21 of 40 layers write all of a prompt, the others its last 128 tokens
+    assert some[1] / everything[1] == pytest.approx((21 + 19 * 128 / 4096) / 40)
+
+
+def test_layers_with_a_cache_of_their_own_compute_all_of_a_prompt():
+    assert asked(model="glm-5.3", weights="fp8").deployment.structure.prompt_tail == np.inf
+
+
 def test_piecewise_graphs_leave_attention_to_the_host():
     structure = asked().deployment.structure
     assert prompt_launches(structure, replayed=True) == 61.0 < prompt_launches(structure) == 61 + 58 + 61.0
