@@ -77,6 +77,7 @@ class Settings:
     attention_backend: str = ""  # empty: chosen by the engine
     moe_backend: str = ""  # first word of the table's entry; empty: unknown
     graphs: bool = True
+    gathers_latents: bool = False  # of a build: see `glmplan.catalog.engines.kernels.gathers_latents`
     unstated: frozenset[str] = (
         frozenset()
     )  # fields that may have been set but are not recorded: `spanned` covers their usual values
@@ -371,6 +372,7 @@ class Deployment:
             adapters=self.settings.adapters,
             adapter_rank=self.settings.adapter_rank,
             shared_beside=shared_beside(self.engine, part.family, self.release),
+            gathers_latents=self.settings.gathers_latents,
             prompt_tail=self.prompt_tail,
         ).remembered()
 

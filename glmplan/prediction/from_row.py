@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from glmplan.catalog.engines.defaults import engine_known
-from glmplan.catalog.engines.kernels import IMAGE, expert_path
+from glmplan.catalog.engines.kernels import IMAGE, expert_path, gathers_latents
 from glmplan.catalog.engines.limitations import engine_names, load_engine
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.models import load_model
@@ -249,6 +249,7 @@ def settings_of_row(run: Run, campaign: CampaignSettings, dp: int, experts: str)
         moe_backend=experts,
         expert_kernels=experts.partition(" ")[0] or campaign.expert_kernels,
         graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
+        gathers_latents=gathers_latents(run.engine, run.engine_version or "", run.tp or 1),
         unstated=open_,
     )
 

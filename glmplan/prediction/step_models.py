@@ -81,7 +81,7 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
     d = deployment
     return (d.model.name, id(d.checkpoint), id(d.accelerator), d.kv, d.engine, d.sparse, d.draft_tokens,
             d.settings.attention_backend, d.settings.expert_kernels, d.kernel_release,
-            d.prompt_tail)  # fmt: skip
+            d.settings.gathers_latents, d.prompt_tail)  # fmt: skip
 
 
 def step_tables(

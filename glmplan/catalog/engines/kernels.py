@@ -27,6 +27,7 @@ __all__ = [
     "attention_rule",
     "collective_engine",
     "expert_path",
+    "gathers_latents",
     "kernel_rule",
     "latent_prompt_kernel",
     "misnamed_tables",
@@ -263,6 +264,25 @@ def expert_path(engine: str, backend: str, pairs: Ratio, day: str = "") -> str:
         if fits and (day or "9") < entry.get("until", "9999"):
             return str(entry["path"])
     return ""
+
+
+@cache
+def gathers_latents(engine: str, build: str, tp: int) -> bool:
+    """Return True if a build gathers cached latents for prompts under DCP.
+
+    Else its ranks exchange queries and results of sparse latent attention, as in decoding.
+
+    Examples
+    --------
+    >>> gathers_latents("vllm", "gilded-gnosis v20", 8), gathers_latents("vllm", "0.24.0", 8)
+    (True, False)
+    """
+    file = data_folder("hardware_db") / "kernels.toml"
+    fields = {"engine", "builds", "tp", "note"}
+    return any(
+        entry["engine"] == engine and tp in entry["tp"] and build.startswith(tuple(entry["builds"]))
+        for entry in remaining_rules(read_entries(file, "latent_gather", fields))
+    )
 
 
 @cache

@@ -298,6 +298,7 @@ class LatentMixer(Mixer):
             decode=(CoreKernel("latent-decode", decode, "latent", gathered),),
             prompt=(CoreKernel(kernel, prompt),),
             exchange=(gathered * float(wide), gathered * narrow),
+            prompt_exchanges=scores,
             index=self._scan(step) if scores else None,
         )
 

@@ -127,6 +127,7 @@ class Core:
     prompt: tuple[CoreKernel, ...] = ()
     #: values of a token's queries and result that ranks of a shared context exchange; None: no context is shared
     exchange: tuple[np.ndarray, np.ndarray] | None = None
+    prompt_exchanges: bool = False  # True: so do prompt tokens, which run through the kernel of decoding
     index: IndexScan | None = None
 
 

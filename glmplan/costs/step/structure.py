@@ -333,6 +333,7 @@ class StepWork:
     adapter_rank: int = 0  # rank of their buffers
     #: tokens of a step up to which shared experts run concurrently with routed ones, which hides their fixed time
     shared_beside: float = 0.0
+    gathers_latents: bool = False  # True: ranks of a context gather its latents for prompts, not queries and results
     prompt_tail: float = math.inf  # last prompt tokens that decode-only layers compute in a step
 
     #: False: communication takes no time

@@ -33,7 +33,7 @@ from glmplan.costs.network.collectives import LinkClass, all_gather_time, all_re
 from glmplan.costs.network.links import ALONE
 from glmplan.costs.points import Layout, StepPoints
 from glmplan.costs.step.structure import Layers, Product, Products, StepWork, product_terms
-from glmplan.units import BytesArray
+from glmplan.units import BytesArray, TokensArray
 
 __all__ = [
     "KERNELS",
@@ -140,13 +140,14 @@ def context_exchange_seconds(
     References
     ----------
     .. [1] vllm-project/vllm, vllm/v1/attention/backends/mla/common.py (`forward`, `dcp_world_size > 1`) and
-       vllm/v1/attention/ops/common.py (`cp_lse_ag_out_rs`).
+       vllm/v1/attention/ops/common.py (`cp_lse_ag_out_rs`); sparse latent attention also for prompts:
+       vllm/model_executor/layers/attention/mla_attention.py at 0014ca6b (`forward_impl`).
 
     Notes
     -----
     Measured: 34 µs a layer more with eight ranks than with one (Kimi-K2.5 on eight RTX PRO 6000, 68 and 79 tokens/s);
-    three gathers over the ring take 36 µs, 41 µs with payload. Not modelled: prompts, whose ranks gather latents, or
-    queries where attention is sparse.
+    three gathers over the ring take 36 µs, 41 µs with payload. Not modelled: latents that ranks gather for prompts of
+    dense attention, or of sparse attention in builds that fetch them a layer ahead (`StepWork.gathers_latents`).
 
     Examples
     --------
@@ -218,7 +219,9 @@ def add_attention(
         )
     )
     if core.exchange is not None and structure.counts_links and np.any(degrees.dcp > 1.0):
-        _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
+        prompts = core.prompt_exchanges and not structure.gathers_latents
+        tokens = step.decode + step.prompt if prompts else step.decode
+        _add_exchange(layer, structure, tokens, degrees.dcp, *core.exchange)
     for item in core.decode:
         work, params = _as_run(item, structure, step, verify if drafted else None)
         add_kernel(layer, work, params, peak_flop=rate, bandwidth=bandwidth, active=decoding,
@@ -316,7 +319,7 @@ def _no_negative_bytes(work: KernelWork) -> KernelWork:
 def _add_exchange(
     layer: dict[str, np.ndarray],
     structure: StepWork,
-    step: Tokens,
+    tokens: TokensArray,
     dcp: np.ndarray,
     query: np.ndarray,
     out: np.ndarray,
@@ -325,8 +328,8 @@ def _add_exchange(
 
     The ranks hold parts of a context.
     """
-    latency, payload = over_links(structure, "context", context_exchange_seconds, step.decode, query, out, dcp)
-    layer["collective"] = layer["collective"] + np.minimum(step.requests, 1.0) * latency
+    latency, payload = over_links(structure, "context", context_exchange_seconds, tokens, query, out, dcp)
+    layer["collective"] = layer["collective"] + np.minimum(tokens, 1.0) * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload
 
 
