@@ -291,15 +291,15 @@ class LatentMixer(Mixer):
         before = self.attended(tokens.keys, sparse=step.sparse) - (step.prompt + 1.0) / 2.0
         prompt = attention_prefill_work(1.0, step.prompt, prefix=before, heads=heads, kv_heads=heads,
                                         head_dim=float(key), value_dim=float(value))  # fmt: skip
-        # sparse kernels read the latents as they are
-        scores = step.sparse and bool(self.index_bytes)
-        kernel = "latent-prefill" if scores else latent_prompt_kernel(step.engine, step.family)
+        # sparse kernels read the latents as they are, in layers that take the indices of another one too
+        sparse = step.sparse and self.block.indexer is not None
+        kernel = "latent-prefill" if sparse else latent_prompt_kernel(step.engine, step.family)
         return Core(
             decode=(CoreKernel("latent-decode", decode, "latent", gathered),),
             prompt=(CoreKernel(kernel, prompt),),
             exchange=(gathered * float(wide), gathered * narrow),
-            prompt_exchanges=scores,
-            index=self._scan(step) if scores else None,
+            prompt_exchanges=sparse,
+            index=self._scan(step) if sparse and self.index_bytes else None,
         )
 
     def _scan(self, step: CoreStep) -> IndexScan:

@@ -207,3 +207,24 @@ def test_dividing_a_context_moves_more_the_more_requests_there_are():
     few, many = (moved(8.0, n) - moved(1.0, n) for n in (1.0, 64.0))
     assert few[0] == pytest.approx(many[0])
     assert many[1] > 30 * few[1] > 0
+
+
+GLM = replace(KIMI, model=load_model("glm-5.2"), checkpoint=uniform_checkpoint("nvfp4"))
+
+
+def prompt_payload(structure, dcp, tokens=1000.0):
+    """What a prompt of so many tokens sends, [s]"""
+    points = StepPoints(0.0, 0.0, np.array([tokens]), np.array([tokens / 2]), 0.0)
+    layout = Layout(tp=8.0, pp=1.0, dp=1.0, ep=1.0, dcp=dcp)
+    return step_work(structure, layout=layout, points=points)["collective_bytes"][0]
+
+
+def test_prompts_of_sparse_latents_exchange_queries_and_results_in_every_layer():
+    more = prompt_payload(GLM, 8.0) - prompt_payload(GLM, 1.0)
+    _, payload = context_exchange_seconds(GLM, GLM.link.context, 1000.0, 64 * 576.0, 64 * 512.0, 8.0)
+    assert more == pytest.approx(len(GLM.model.layer_names) * payload, rel=0.02)
+
+
+@pytest.mark.parametrize("other", [KIMI, replace(GLM, gathers_latents=True), replace(GLM, sparse=False)])
+def test_prompts_of_other_latents_exchange_none(other):
+    assert prompt_payload(other, 8.0) == prompt_payload(other, 1.0)
