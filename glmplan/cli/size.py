@@ -145,7 +145,9 @@ def _show(found: list[Sized], form: Form) -> None:
     from glmplan.present.tables import csv_table, markdown_rows
 
     plain = [
-        {"model": content["model"]} | {name: one for name, one in row.items() if not isinstance(one, dict | list)}
+        {"model": content["model"]}
+        | {name: one for name, one in row.items() if not isinstance(one, dict | list)}
+        | {"price_assumed": "; ".join(row["price_assumed"])}
         for content in contents
         for row in content["options"]
     ]

@@ -14,6 +14,7 @@ from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
 from glmplan.planner.formats import bits_of
 from glmplan.planner.hazards import hazard_rules
+from glmplan.planner.launch import DEGREES
 from glmplan.planner.moved_experts import moved_words
 from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
@@ -413,6 +414,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "bits_per_weight": bits_of(planned.asked.checkpoint),
         "engine": planned.asked.engine,
         "layout": planned.holding.terms.name,
+        "degrees": {name: getattr(planned.holding.terms, name) for name in (*DEGREES, "replicas")},
         "host_weights": moved_words(planned.asked, planned.holding),
         "speculative_tokens": planned.holding.terms.mtp,
         "cache": planned.holding.terms.kv,
@@ -487,7 +489,7 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         "usd_month_high": way.high,
         "month_lines": {} if way.month is None else {name: float(_number(usd)) for name, usd in way.month.lines},
         "price_missing": way.missing,
-        "price_assumed": [] if way.purchase is None else list(way.purchase.assumed),
+        "price_assumed": list(way.assumed),
         "price_stale": list(way.stale),
         "price_sources": _sources(option),
         "million_input_tokens_month": inputs / 1e6,

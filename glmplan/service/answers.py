@@ -436,6 +436,7 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
         "usd_purchase": way.purchase.value if way.purchase is not None else None,
         "month_lines": {} if way.month is None else {name: float(one) for name, one in way.month.lines},
         "price_missing": way.missing,
+        "price_assumed": list(way.assumed),
         "price_stale": list(way.stale),
         "usd_per_million_output_tokens": None,
         "usd_per_million_tokens": None,
