@@ -24,8 +24,7 @@ from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import deployment, predict, safe
 from glmplan.planner.users import places_of
 from glmplan.purchase.cost import HOURS
-from glmplan.purchase.money import Money, offers_of, ways_of
-from glmplan.purchase.size_question import KINDS
+from glmplan.purchase.money import KINDS, Money, offers_of, ways_of
 from glmplan.simulation.traffic.slo import METRICS, Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import PerSecond, Ratio, Usd
@@ -211,7 +210,7 @@ def _local(entry: _LocalEntry, classes: tuple[RequestClass, ...], money: Money, 
     usd, paid = entry.usd_month, "as given"
     assumed: tuple[str, ...] = ()
     if usd is None:
-        way = ways_of(resolve_machine(entry.on), money, kinds=KINDS[entry.kind])[0]
+        way = ways_of(resolve_machine(entry.on), money, kinds=None if entry.kind == "any" else KINDS[entry.kind])[0]
         if way.usd is None:
             raise SpecError(f"has no price: {way.missing}", file=file, field=f"{entry.name}.usd_month")
         usd, paid, assumed = way.usd, way.paid, way.assumed

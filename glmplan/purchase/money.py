@@ -24,6 +24,7 @@ from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms,
 from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts, finite_number
 
 __all__ = [
+    "KINDS",
     "RENT_TERMS",
     "Line",
     "Market",
@@ -35,6 +36,7 @@ __all__ = [
     "cards_of",
     "check_rent_term",
     "common_term",
+    "kinds_of",
     "market_of",
     "money_facts",
     "money_of",
@@ -58,6 +60,8 @@ _SERVER = ("hgx-h100-8", "h100-sxm", 8)
 _WITH_HOST = ("soc", "system")
 #: public rent terms, shortest commitment first
 RENT_TERMS: tuple[str, ...] = ("on demand", "marketplace", "spot", "1 year", "3 years")
+#: ways to pay by name
+KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
 _GIGABYTES = re.compile(r"(\d+) GB")
 
 
@@ -292,6 +296,19 @@ def check_rent_term(term: str | None) -> None:
         raise SpecError("is not a term of a rent", field="--rent-term", value=term, choices=RENT_TERMS)
 
 
+def kinds_of(kind: str | None) -> tuple[str, ...]:
+    """Return the ways to pay of one of `KINDS`, both for None.
+
+    Examples
+    --------
+    >>> kinds_of("rent"), kinds_of(None)
+    (('rent',), ('buy', 'rent'))
+    """
+    if kind is not None and kind not in KINDS:
+        raise SpecError("is not one of buy, rent and any", field="--kind", value=kind, choices=KINDS)
+    return KINDS[kind or "any"]
+
+
 def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None = None) -> tuple[str, Quotation]:
     """Return rent term and price of an accelerator hour.
 
@@ -461,6 +478,8 @@ class Money:
     today: date
     #: term of every rent; None for the first that has a price for the accelerator
     rent_term: str | None = None
+    #: ways to pay that are compared
+    kinds: tuple[str, ...] = KINDS["any"]
 
     def at_one_term(self, machines: Iterable[Machine]) -> Money:
         """Return the money with one rent term for all machines.
@@ -511,11 +530,13 @@ def money_of(
     today: date,
     region: str | None = None,
     rent_term: str | None = None,
+    kind: str | None = None,
     rates: Iterable[str] = (),
 ) -> Money:
     """Return published prices and terms, replaced by given ones.
 
-    `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
+    - `kind`: As in `kinds_of`.
+    - `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
 
     Examples
     --------
@@ -527,7 +548,7 @@ def money_of(
     merged = tuple(_in_usd(price, known) for price in prices_with(prices, today=today))
     found = read_terms(terms, prices=merged, today=today, region=region)
     notes = tuple(f"1 {name} = {rate:g} USD, as given on {today.isoformat()}" for name, rate in known.items())
-    return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term)
+    return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term, kinds_of(kind))
 
 
 def read_rates(words: Iterable[str]) -> dict[str, float]:
@@ -561,11 +582,12 @@ def ways_of(
     *,
     machines: int = 1,
     limit: Watts | None = None,
-    kinds: Sequence[str] = ("buy", "rent"),
+    kinds: Sequence[str] | None = None,
 ) -> tuple[Way, ...]:
     """Return the ways to pay a machine, the cheapest first.
 
-    Without a price last, rents at the term of `money`. ``own`` of `kinds`: running costs of a machine that is there.
+    Without a price last, rents at the term of `money`. `kinds`: Those of `money` by default; ``own`` of them is the
+    running cost of a machine that is there.
 
     Examples
     --------
@@ -574,7 +596,7 @@ def ways_of(
     >>> [way.paid for way in ways_of(resolve_machine("8xh100-sxm"), money)]
     ['buy', 'rent on demand']
     """
-    ways = []
+    ways, kinds = [], kinds or money.kinds
     if "buy" in kinds:
         ways.append(_bought(machine, money, machines, limit))
     if "own" in kinds:
@@ -649,12 +671,12 @@ def money_facts(machine: Machine, money: Money, limit: Watts | None) -> dict[str
     """
     ways = ways_of(machine, money, limit=limit)
     wall, cards = watts_of(machine, money, limit)
-    bought = next(way.purchase for way in ways if way.purchase is not None)
+    bought = next((way.purchase.value for way in ways if way.purchase is not None), None)
     return {
         "wall_w": wall,
         "accelerator_w": cards,
         "utilisation": money.terms.utilisation,
-        "usd_purchase": bought.value,
+        "usd_purchase": bought,
         "usd_month": ways[0].usd,
         "paid": ways[0].paid if ways[0].usd is not None else "",
         "price_assumed": "; ".join(ways[0].assumed) if ways[0].usd is not None else "",

@@ -201,7 +201,7 @@ def money_of_question(question: q.MoneyQuestion) -> Money:
 
     today = date.fromisoformat(question.today) if question.today else date.today()
     return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term,
-                    rates=question.rates)  # fmt: skip
+                    kind=question.kind, rates=question.rates)  # fmt: skip
 
 
 def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
     from glmplan.purchase.size_question import read_size
 
     other = {"model", "slo", "answers", "acceptance_test", *q.MoneyQuestion.model_fields}
-    options = question.model_dump(exclude=other, exclude_none=True)
+    options = question.model_dump(exclude=other, exclude_none=True) | {"kind": question.kind}
     asked = read_size(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
     if question.acceptance_test:
         check_ladder(asked.traffic)

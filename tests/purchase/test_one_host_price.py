@@ -11,7 +11,7 @@ from glmplan.planner.ask import deployment
 from glmplan.present.decision_parts import priced_plan
 from glmplan.present.json_answers import fit_record
 from glmplan.present.sheets.input_pages import FIRST, columns_of
-from glmplan.present.sheets.option import Wanted
+from glmplan.present.sheets.option import Wanted, options_of
 from glmplan.present.sheets.plan_book import load_of_words, plan_book
 from glmplan.present.size_text import size_content
 from glmplan.purchase.axes import read_sweep
@@ -102,7 +102,9 @@ def test_size_has_that_month_that_price_and_the_break_even_of_cost(case):
     row = size_content(sized(asked, MONEY, answers=1))["options"][0]
     assert (row["paid"], row["usd_month"]) == (side.paid, pytest.approx(side.usd_month))
     assert row["price_assumed"] == list(side.price_assumed) and row["kw"] == pytest.approx(side.kw)
-    planned = deployment(model, machine, users=(USERS,), engine=row["engine"], kv=row["cache"], **LOAD, **row["degrees"])
+    planned = deployment(
+        model, machine, users=(USERS,), engine=row["engine"], kv=row["cache"], **LOAD, **row["degrees"]
+    )
     way = cost_record(planned, USERS, MONEY)["ways"][0]
     for name in (*PER_TOKEN, "break_even_million_tokens", "break_even_month", "usd_month_low", "usd_month_high"):
         assert way[name] == pytest.approx(row[name]), name
@@ -118,6 +120,20 @@ def test_the_service_answers_the_same(case):
         assert answer["ways"][0][name] == pytest.approx(figures[name]), name
 
 
+@pytest.mark.parametrize("kind", ["buy", "rent"])
+def test_one_way_to_pay_holds_in_every_command(kind):
+    money = money_of(PRICES, today=TODAY, rent_term="on demand", kind=kind)
+    said = said_of("4xh100-sxm")
+    side = compared([(MODEL, "4xh100-sxm")] * 2, money, users=USERS, **LOAD, **said).sides[0]
+    assert side.paid.startswith(kind)
+    assert [way["paid"] for way in cost_record(side.planned, USERS, money)["ways"]] == [side.paid]
+    row = swept(read_sweep({"model": MODEL, "on": "4xh100-sxm", **said}), money=money).to_frame().iloc[0]
+    assert (row["paid"], row["usd_month"]) == (side.paid, pytest.approx(side.usd_month))
+    assert (row["usd_purchase"] == 205_000) == (kind == "buy")
+    [option] = options_of(MODEL, [Wanted("4xh100-sxm")], money, load=(USERS, 1000, 200), said={"kv": "bf16"})
+    assert option.way == kind
+
+
 @pytest.fixture(scope="module")
 def book():
     wanted = [
@@ -130,6 +146,7 @@ def book():
 def test_the_columns_of_a_workbook_are_those_of_compare_and_cost(book):
     wanted, calculator = book
     for number, one in enumerate(wanted):
+
         def result(name, number=number):
             return calculator.value("Results", FIRST + number, columns_of("Results").index(name))
 
