@@ -26,7 +26,7 @@ from glmplan.purchase.cost import (
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.purchase.money import Market, Money, Offer, Way, rack_units, watts_of, ways_of
+from glmplan.purchase.money import Market, Money, Offer, Way, cards_of, rack_units, watts_of, ways_of
 from glmplan.purchase.size_question import WEEK, SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
@@ -104,7 +104,7 @@ class Option:
     @property
     def accelerators(self) -> int:
         """Return the accelerators of all machines."""
-        return self.total * self.planned.asked.machine.count
+        return self.total * sum(count for _, count in cards_of(self.planned.asked.machine))
 
     @property
     def name(self) -> str:
@@ -197,11 +197,11 @@ def servers_text(count: int, machine: str) -> str:
 
     Examples
     --------
-    >>> servers_text(1, "3xrtx-pro-6000-ws"), servers_text(2, "dgx-h100")
-    ('1 server with 3 × rtx-pro-6000-ws', '2 × dgx-h100')
+    >>> servers_text(1, "3xrtx-pro-6000-ws"), servers_text(2, "dgx-h100"), servers_text(1, "2xrtx-5090+1xrtx-4090")
+    ('1 server with 3 × rtx-pro-6000-ws', '2 × dgx-h100', '1 × 2xrtx-5090+1xrtx-4090')
     """
     number, times, part = machine.partition("x")
-    if not times or not number.isdigit():
+    if not times or not number.isdigit() or "+" in part:
         return f"{count} × {machine}"
     return f"{counted_unit(count, 'servers')} with {number} × {part}"
 

@@ -37,6 +37,7 @@ MACHINES = {
     "4xrtx-pro-6000-ws": ("buy", False),
     "8xrtx-pro-6000-ws": ("buy", True),
     "1xrtx-5090": ("buy", False),
+    "2xrtx-pro-6000-ws": ("buy", False),
     "4xh100-sxm": ("buy", True),
     "8xh200-sxm": ("buy", True),
     "16xh200-sxm": ("buy", True),
@@ -52,12 +53,16 @@ MACHINES = {
 }
 #: machines that `size` cannot name
 MIXED = "2xrtx-5090+1xrtx-4090"
+#: machine with a power limit below three quarters of the rating
+LIMITED = "2xrtx-pro-6000-ws"
 PER_TOKEN = ("usd_per_million_output_tokens", "usd_per_million_tokens")
 
 
 def said_of(machine):
-    """Return the layout that all commands plan: one replica, or all cards in sequence."""
-    return {"engine": "llama.cpp", "weights": "q8_0"} if machine == MIXED else {"tp": 1, "pp": 1}
+    """Return the options of all commands: one card of a replica, or all cards in sequence."""
+    if machine == MIXED:
+        return {"engine": "llama.cpp", "weights": "q8_0"}
+    return {"tp": 1, "pp": 1} | ({"power_limit": 300.0} if machine == LIMITED else {})
 
 
 @pytest.fixture(scope="module", params=MACHINES)
@@ -98,13 +103,13 @@ def test_size_has_that_month_that_price_and_the_break_even_of_cost(case):
     machine, model, side = case
     if machine == MIXED:
         return
-    asked = read_size(model, "tpot mean < 500 ms", users=USERS, only=machine, machines=1, **LOAD)
+    limit = {"power_limit": 300.0} if machine == LIMITED else {}
+    asked = read_size(model, "tpot mean < 500 ms", users=USERS, only=machine, machines=1, **LOAD, **limit)
     row = size_content(sized(asked, MONEY, answers=1))["options"][0]
     assert (row["paid"], row["usd_month"]) == (side.paid, pytest.approx(side.usd_month))
     assert row["price_assumed"] == list(side.price_assumed) and row["kw"] == pytest.approx(side.kw)
-    planned = deployment(
-        model, machine, users=(USERS,), engine=row["engine"], kv=row["cache"], **LOAD, **row["degrees"]
-    )
+    layout = {"engine": row["engine"], "kv": row["cache"], **row["degrees"], **limit}
+    planned = deployment(model, machine, users=(USERS,), **LOAD, **layout)
     way = cost_record(planned, USERS, MONEY)["ways"][0]
     for name in (*PER_TOKEN, "break_even_million_tokens", "break_even_month", "usd_month_low", "usd_month_high"):
         assert way[name] == pytest.approx(row[name]), name
@@ -138,7 +143,7 @@ def test_one_way_to_pay_holds_in_every_command(kind):
 def book():
     wanted = [
         Wanted(machine, said=tuple(said_of(machine).items()))
-        for machine in ("4xh100-sxm", "8xh100-sxm", "1xh100-sxm", "8xmi300x", "8xrtx-pro-6000-ws")
+        for machine in ("4xh100-sxm", "8xh100-sxm", "1xh100-sxm", "8xmi300x", "8xrtx-pro-6000-ws", LIMITED)
     ]
     return wanted, plan_book(MODEL, wanted, load_of_words(USERS, 1000, 200, None), MONEY).calculator()
 

@@ -456,9 +456,9 @@ def _from_size(path: str, model: str) -> list[Wanted]:
                 "engine": str(row["engine"]),
                 "kv": str(row["cache"]),
             }
-            said |= {name: int(degree) for name, degree in row["degrees"].items()}
-            said |= {"mtp": int(row["speculative_tokens"])} if row["speculative_tokens"] else {}
-            said |= {"power_limit": float(row["power_limit_w"])} if row["limited"] else {}
+            said |= {name: int(degree) for name, degree in row.get("degrees", {}).items()}
+            said |= {"mtp": int(row["speculative_tokens"])} if row.get("speculative_tokens") else {}
+            said |= {"power_limit": float(row["power_limit_w"])} if row.get("limited") else {}
             wanted.append(Wanted(str(row["machine"]), int(row["machines"]), paid, tuple(said.items())))
     if not wanted:
         raise SpecError("holds no machine that meets the SLO", file=path, field="options")
