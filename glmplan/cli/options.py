@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import date
 from enum import StrEnum
 from functools import wraps
@@ -297,9 +297,10 @@ def kind_of(options: MoneyOptions) -> str:
 
 def read_money(options: MoneyOptions) -> Money:
     """Return the prices and terms of a command."""
-    from glmplan.purchase.money import money_of
+    from glmplan.purchase.money import kinds_of, money_of
 
-    return money_of(
+    money = money_of(
         options.price or (), options.term or (), today=day_of(options.today), region=options.region,
-        rent_term=options.rent_term, kind=kind_of(options), rates=options.rate or (),
+        rent_term=options.rent_term, rates=options.rate or (),
     )  # fmt: skip
+    return replace(money, kinds=kinds_of(kind_of(options)))

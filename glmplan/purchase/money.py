@@ -530,13 +530,11 @@ def money_of(
     today: date,
     region: str | None = None,
     rent_term: str | None = None,
-    kind: str | None = None,
     rates: Iterable[str] = (),
 ) -> Money:
     """Return published prices and terms, replaced by given ones.
 
-    - `kind`: As in `kinds_of`.
-    - `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
+    `rates`: USD for one unit of another currency, as in ``EUR=1.08``; prices in it are converted.
 
     Examples
     --------
@@ -548,7 +546,7 @@ def money_of(
     merged = tuple(_in_usd(price, known) for price in prices_with(prices, today=today))
     found = read_terms(terms, prices=merged, today=today, region=region)
     notes = tuple(f"1 {name} = {rate:g} USD, as given on {today.isoformat()}" for name, rate in known.items())
-    return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term, kinds_of(kind))
+    return Money(merged, replace(found, notes=(*notes, *found.notes)), today, rent_term)
 
 
 def read_rates(words: Iterable[str]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -199,11 +199,12 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
 
 def money_of_question(question: q.MoneyQuestion) -> Money:
     """Return the prices and terms of a question."""
-    from glmplan.purchase.money import money_of
+    from glmplan.purchase.money import kinds_of, money_of
 
     today = date.fromisoformat(question.today) if question.today else date.today()
-    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term,
-                    kind=question.kind, rates=question.rates)  # fmt: skip
+    money = money_of(question.price, question.term, today=today, region=question.region,
+                     rent_term=question.rent_term, rates=question.rates)  # fmt: skip
+    return replace(money, kinds=kinds_of(question.kind))
 
 
 def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:

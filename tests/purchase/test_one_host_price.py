@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -16,7 +17,7 @@ from glmplan.present.sheets.plan_book import load_of_words, plan_book
 from glmplan.present.size_text import size_content
 from glmplan.purchase.axes import read_sweep
 from glmplan.purchase.compare import compared
-from glmplan.purchase.money import money_of
+from glmplan.purchase.money import kinds_of, money_of
 from glmplan.purchase.size import sized
 from glmplan.purchase.size_question import read_size
 from glmplan.purchase.sweep import swept
@@ -127,7 +128,7 @@ def test_the_service_answers_the_same(case):
 
 @pytest.mark.parametrize("kind", ["buy", "rent"])
 def test_one_way_to_pay_holds_in_every_command(kind):
-    money = money_of(PRICES, today=TODAY, rent_term="on demand", kind=kind)
+    money = replace(MONEY, kinds=kinds_of(kind))
     said = said_of("4xh100-sxm")
     side = compared([(MODEL, "4xh100-sxm")] * 2, money, users=USERS, **LOAD, **said).sides[0]
     assert side.paid.startswith(kind)
