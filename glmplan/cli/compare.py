@@ -91,7 +91,7 @@ def plan_options(words: list[str], plan: str) -> dict[str, str]:
 
 
 def _show(found: Compared, utilisation: float, form: Form) -> None:
-    from glmplan.present.compare_text import causes_text, compare_rows, compare_text
+    from glmplan.present.compare_text import assumed_prices, causes_text, compare_rows, compare_text
     from glmplan.present.json_answers import compare_record
     from glmplan.present.tables import csv_table, markdown_rows
 
@@ -100,9 +100,10 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
     if form is Form.json:
         say(json.dumps(content, indent=2))
     elif form is Form.csv:
-        say(csv_table(plans), end="")
+        say(csv_table(plan | {"price_assumed": "; ".join(plan["price_assumed"])} for plan in plans), end="")
     else:
-        say(markdown_rows(compare_rows(plans), _cell) if form is Form.md else compare_text(found, plans))
+        table = "\n".join([markdown_rows(compare_rows(plans), _cell), *(f"\n{one}" for one in assumed_prices(plans))])
+        say(table if form is Form.md else compare_text(found, plans))
         say(causes_text(found))
 
 

@@ -34,7 +34,9 @@ def command(
     free = portfolio_of_offered(read)
     scale = break_even_scale(free) if free.locals and free.sellers and free.classes else None
     if form is Form.json:
-        say(json.dumps({**asdict(mix), "one_more": one_more(read, mix), "break_even_scale": scale}, indent=2))
+        assumed = {local.name: list(local.assumed) for local in read.locals if local.assumed}
+        more = {"one_more": one_more(read, mix), "break_even_scale": scale, "price_assumed": assumed}
+        say(json.dumps({**asdict(mix), **more}, indent=2))
         return
     from glmplan.present.mix_text import break_even_line, mix_rows, mix_text
     from glmplan.present.tables import csv_table, markdown_table

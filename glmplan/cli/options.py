@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import date
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -29,8 +30,10 @@ __all__ = [
     "Derived",
     "Given",
     "MoneyOptions",
+    "Ways",
     "day_of",
     "given",
+    "kind_of",
     "plan",
     "plan_axes",
     "read_money",
@@ -161,10 +164,21 @@ def plan_axes() -> Derived:
     return Axes(PlanRequest, "sweep")
 
 
+class Ways(StrEnum):
+    """Values of --kind."""
+
+    buy = "buy"
+    rent = "rent"
+    any = "any"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneyOptions:
     """Prices and terms of a cost, as given."""
 
+    kind: Annotated[Ways, typer.Option(help="Way to pay: buy, rent or any.")] = Ways.any
+    buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
+    rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
     price: Prices = None
     term: CostTerms = None
     region: Region = None
@@ -180,8 +194,8 @@ def given(options: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> given(MoneyOptions(region="oslo"))
-    {'region': 'oslo'}
+    >>> sorted(given(MoneyOptions(region="oslo")))
+    ['buy', 'kind', 'region', 'rent']
     """
     found: dict[str, Any] = {}
     for one in fields(options):
@@ -265,11 +279,28 @@ def day_of(text: str | None) -> date:
         raise SpecError("is not a day such as 2026-11-22", field="--today", value=text) from None
 
 
+def kind_of(options: MoneyOptions) -> str:
+    """Return the way to pay of a command; SpecError for a contradiction.
+
+    Examples
+    --------
+    >>> kind_of(MoneyOptions(rent=True))
+    'rent'
+    """
+    if options.buy and options.rent:
+        raise SpecError("is given with --rent: --kind any searches both", field="--buy")
+    kind = "buy" if options.buy else "rent" if options.rent else options.kind.value
+    if options.kind is not Ways.any and kind != options.kind.value:
+        raise SpecError(f"contradicts --{kind}", field="--kind", value=options.kind.value)
+    return kind
+
+
 def read_money(options: MoneyOptions) -> Money:
     """Return the prices and terms of a command."""
-    from glmplan.purchase.money import money_of
+    from glmplan.purchase.money import kinds_of, money_of
 
-    return money_of(
+    money = money_of(
         options.price or (), options.term or (), today=day_of(options.today), region=options.region,
         rent_term=options.rent_term, rates=options.rate or (),
     )  # fmt: skip
+    return replace(money, kinds=kinds_of(kind_of(options)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,15 +15,7 @@ from glmplan.cli.screen import Form, joined, say
 if TYPE_CHECKING:
     from glmplan.purchase.size_answer import Sized
 
-__all__ = ["SpendOptions", "Ways", "command"]
-
-
-class Ways(StrEnum):
-    """Values of --kind."""
-
-    buy = "buy"
-    rent = "rent"
-    any = "any"
+__all__ = ["SpendOptions", "command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +26,6 @@ class SpendOptions:
         str | None, typer.Option(help="Budget, such as 120k: for the purchase, or for the rent until the horizon.")
     ] = None
     power: Annotated[str | None, typer.Option(help="Limit of the power at the wall, such as 3.6kW.")] = None
-    kind: Annotated[Ways, typer.Option(help="Way to pay: buy, rent or any.")] = Ways.any
-    buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
-    rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
     only: Annotated[list[str] | None, typer.Option(help="Accelerators and machines to try, with commas.")] = None
     inventory: o.Inventory = None
     machines: Annotated[int | None, typer.Option(min=1, help="Largest number of machines; 8 by default.")] = None
@@ -90,13 +78,7 @@ def command(
     from glmplan.purchase.size import sized
     from glmplan.purchase.size_question import read_size
 
-    said = o.given(spend)
-    if spend.buy and spend.rent:
-        raise SpecError("is given with --rent: --kind any searches both", field="--buy")
-    ways = "buy" if spend.buy else "rent" if spend.rent else spend.kind.value
-    if spend.kind is not Ways.any and ways != spend.kind.value:
-        raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
-    said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
+    said = o.given(spend) | {"kind": o.kind_of(money)}
     names = dict.fromkeys(name.strip() for name in ",".join(model).split(",") if name.strip())
     questions = [
         read_size(
@@ -145,7 +127,9 @@ def _show(found: list[Sized], form: Form) -> None:
     from glmplan.present.tables import csv_table, markdown_rows
 
     plain = [
-        {"model": content["model"]} | {name: one for name, one in row.items() if not isinstance(one, dict | list)}
+        {"model": content["model"]}
+        | {name: one for name, one in row.items() if not isinstance(one, dict | list)}
+        | {"price_assumed": "; ".join(row["price_assumed"])}
         for content in contents
         for row in content["options"]
     ]

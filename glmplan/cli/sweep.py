@@ -150,6 +150,7 @@ def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOp
 
     words = {"price": money.price, "term": money.term, "region": money.region, "exact": output.exact}
     words |= {"rent_term": money.rent_term} if money.rent_term is not None else {}
+    words |= {"kinds": list(paid.kinds)} if len(paid.kinds) == 1 else {}
     kept = Checkpoints(output.out, sweep, words) if output.out is not None else None
     if output.resume and kept is None:
         raise SpecError("needs --out, the file of the sweep that was stopped", field="--resume")

@@ -17,7 +17,7 @@ from glmplan.purchase.evidence import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import floored_probability
 from glmplan.units import QUANTILE_90, Ratio, counted_unit
 
-__all__ = ["causes_of", "causes_text", "compare_rows", "compare_text", "differences"]
+__all__ = ["assumed_prices", "causes_of", "causes_text", "compare_rows", "compare_text", "differences"]
 
 #: parts of the step-time breakdown → label
 _PARTS = {
@@ -30,6 +30,8 @@ _PARTS = {
 }
 #: metric → label
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "output_rate": "total throughput"}
+#: fields of a plan that are no rows of a table
+_NO_ROW = ("plan", "price_assumed")
 #: ratio of two values from which the difference is reported [-]
 _NOTED = 1.05
 #: log ratio from which a fitted effect is named [-]
@@ -46,8 +48,13 @@ def differences(compared: Compared) -> list[tuple[str, tuple[str, ...]]]:
 
 def compare_rows(plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each metric, with interval, a column for each plan."""
-    names = [name for name in plans[0] if name != "plan" and not name.endswith(("_low", "_high"))]
+    names = [name for name in plans[0] if name not in _NO_ROW and not name.endswith(("_low", "_high"))]
     return [{"": name, **{plan["plan"]: _cell(plan, name) for plan in plans}} for name in names]
+
+
+def assumed_prices(plans: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each price that is a default."""
+    return list(dict.fromkeys(f"note: {text}" for plan in plans for text in plan["price_assumed"]))
 
 
 def _cell(plan: dict[str, Any], name: str) -> Any:
@@ -74,7 +81,7 @@ def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
     refused = [f"not compared: {name}: {why}" for _, name, why in compared.left_out]
     named = [other_name(side.planned.asked.request.model, side.planned.asked.model.name) for side in compared.sides]
     notes = dict.fromkeys(f"note: {note}" for notes in named for note in notes)
-    return "\n".join([*lines, table_text(rows), *notes, *refused])
+    return "\n".join([*lines, table_text(rows), *notes, *assumed_prices(plans), *refused])
 
 
 def causes_text(compared: Compared) -> str:

@@ -243,8 +243,10 @@ def _cost(plans: Sequence[ReportOption], rent_term: str | None) -> list[Block]:
     if not rows:
         return [Text("No price is known.")]
     heads = ("plan", "buy or rent", f"{plans[0].currency} per month", "range of published prices", "of which")
-    table = Table("Monthly cost", heads, tuple(rows), left=(0, 1, 4))
-    return [table] if rent_term is None else [Text(f"Rent term of all plans: {rent_term}."), table]
+    blocks: list[Block] = [Table("Monthly cost", heads, tuple(rows), left=(0, 1, 4))]
+    assumed = dict.fromkeys(text for one in plans for way in one.ways for text in way.assumed)
+    blocks += [Points(tuple(assumed))] if assumed else []
+    return blocks if rent_term is None else [Text(f"Rent term of all plans: {rent_term}."), *blocks]
 
 
 def _users_of(load: int | None) -> str:

@@ -112,9 +112,11 @@ def priced_plan(record: Mapping[str, Any], money: Money) -> ReportOption:
     machine = _machine(record)
     if machine is None:
         return ReportOption(record, None, (), None, money.terms.utilisation, money.terms.currency)
-    watts, _ = watts_of(machine, money)
+    limit = record["question"].get("power_limit_w")
+    watts, _ = watts_of(machine, money, limit)
     kw = None if watts is None else watts / 1000.0
-    return ReportOption(record, machine, ways_of(machine, money), kw, money.terms.utilisation, money.terms.currency)
+    ways = ways_of(machine, money, limit=limit)
+    return ReportOption(record, machine, ways, kw, money.terms.utilisation, money.terms.currency)
 
 
 def month_lines(way: Way) -> list[tuple[str, float]]:
@@ -206,7 +208,8 @@ def _prices(one: ReportOption) -> list[tuple[str, str, str]]:
         else:
             sources = sorted({price.source for price in line.quotation.entries})
             more = f" and {len(sources) - 2} more" if len(sources) > 2 else ""
-            rows.append((line.name, f"{line.count:g} × {line.quotation.words}", "; ".join(sources[:2]) + more))
+            name = f"{line.name}, assumed" if line.assumed else line.name
+            rows.append((name, f"{line.count:g} × {line.quotation.words}", "; ".join(sources[:2]) + more))
     return rows
 
 

@@ -151,6 +151,7 @@ def _question(answer: FitAnswer) -> dict[str, Any]:
         "host": asked.machine.host.name,
         "accelerator": asked.machine.accelerator.name,
         "accelerator_count": asked.machine.count,
+        "power_limit_w": asked.power_limit,
         "engine": asked.engine,
         "engine_version": asked.runs_as,
         "context_tokens": asked.context,

@@ -38,7 +38,7 @@ def mix_text(read: Portfolio, mix: Mix) -> str:
             allowed = "" if mix.machines[local.name] < local.most else f"; at most {local.most} are allowed"
             cost = "more than it costs" if worth > local.usd_month else "not more than it costs"
             lines.append(f"    one more machine would save {worth:,.0f} USD/month of API cost, {cost}{allowed}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  note: {text}" for local in read.locals for text in local.assumed)])
 
 
 def break_even_line(free: Portfolio, scale: float | None) -> str:

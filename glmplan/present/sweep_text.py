@@ -33,7 +33,8 @@ def sweep_text(
     lines.append(_front(front, objectives, varied))
     wrong = frame_of_columns({"reason": rows_of(columns["reason"], ~works)})["reason"].value_counts()
     lines += [f"  {count:,} infeasible: {reason}" for reason, count in list(wrong.items())[:_LISTED]]
-    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+    assumed = front["price_assumed"].dropna().unique() if "price_assumed" in front else ()
+    return "\n".join([*lines, *(f"note: {note}" for note in (*filter(None, assumed), *notes))])
 
 
 def _front(best: pd.DataFrame, objectives: tuple[str, ...], varied: list[str]) -> str:

@@ -48,6 +48,8 @@ class Side:
     kw: float | None
     #: reason why the cost is unknown
     price_missing: str = ""
+    #: notes of prices that are defaults
+    price_assumed: tuple[str, ...] = ()
     #: options of this plan alone, as typed
     options: str = ""
     #: users that meet the SLO of `fit`; None where prompts cannot be timed
@@ -92,6 +94,7 @@ class Side:
             "requests_held": self.planned.holding.held,
             "usd_month": self.usd_month,
             "paid": self.paid,
+            "price_assumed": list(self.price_assumed),
             "usd_per_million_output_tokens": usd,
             "usd_per_million_tokens": None if usd is None else usd * share,
             "kw": self.kw,
@@ -130,8 +133,8 @@ def side_of(planned: Deployed, users: int, money: Money, options: str = "") -> S
     priced = ways[0].usd is not None
     return Side(
         planned, users, prediction, parts, ways[0].usd, ways[0].paid if priced else "",
-        None if watts is None else watts / 1000, "" if priced else "; ".join(way.missing for way in ways), options,
-        safe,
+        None if watts is None else watts / 1000, "" if priced else "; ".join(way.missing for way in ways),
+        ways[0].assumed if priced else (), options, safe,
     )  # fmt: skip
 
 

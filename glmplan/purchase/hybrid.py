@@ -24,8 +24,7 @@ from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import deployment, predict, safe
 from glmplan.planner.users import places_of
 from glmplan.purchase.cost import HOURS
-from glmplan.purchase.money import Money, offers_of, ways_of
-from glmplan.purchase.size_question import KINDS
+from glmplan.purchase.money import KINDS, Money, offers_of, ways_of
 from glmplan.simulation.traffic.slo import METRICS, Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import PerSecond, Ratio, Usd
@@ -113,6 +112,8 @@ class Local:
     most: int
     #: class → request rate at which one machine meets the SLO of that class alone
     carries: dict[str, PerSecond]
+    #: notes of prices that are defaults
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,10 @@ def read_portfolio(file: str | Path, money: Money) -> Portfolio:
     -----
     The capacity is the rate of `glmplan.safe` for that class alone with Poisson arrivals; without an SLO it is the
     lower bound of the throughput at the largest concurrency. A machine divides its time among classes: gains of common
-    batches, and delays of short prompts by long ones, are not modelled.
+    batches, and delays of short prompts by long ones, are not modelled. All rents are at one term.
     """
     classes, entries, apis = _entries(file)
+    money = money.at_one_term(resolve_machine(entry.on) for entry in entries if entry.usd_month is None)
     return Portfolio(
         classes,
         tuple(_local(entry, classes, money, file) for entry in entries),
@@ -206,17 +208,18 @@ def _local(entry: _LocalEntry, classes: tuple[RequestClass, ...], money: Money, 
         raise SpecError("is not one of buy, rent and any", file=file, field=f"{entry.name}.kind", value=entry.kind,
                         choices=KINDS)  # fmt: skip
     usd, paid = entry.usd_month, "as given"
+    assumed: tuple[str, ...] = ()
     if usd is None:
-        way = ways_of(resolve_machine(entry.on), money, kinds=KINDS[entry.kind])[0]
+        way = ways_of(resolve_machine(entry.on), money, kinds=None if entry.kind == "any" else KINDS[entry.kind])[0]
         if way.usd is None:
             raise SpecError(f"has no price: {way.missing}", file=file, field=f"{entry.name}.usd_month")
-        usd, paid = way.usd, way.paid
+        usd, paid, assumed = way.usd, way.paid, way.assumed
     given, names = entry.requests_per_s, {kind.name for kind in classes}
     for name in given:
         if name not in names:
             raise SpecError("is no class", file=file, field=f"{entry.name}.requests_per_s", value=name, choices=names)
     rates = {kind.name: given[kind.name] if kind.name in given else _capacity(entry, kind) for kind in classes}
-    return Local(entry.name, usd, paid, entry.most, rates)
+    return Local(entry.name, usd, paid, entry.most, rates, assumed)
 
 
 def _capacity(entry: _LocalEntry, kind: RequestClass) -> PerSecond:

@@ -8,12 +8,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
+from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import host_names, load_host
-from glmplan.catalog.entries.prices import GIVEN, Quotation, prices_with, quotation
+from glmplan.catalog.entries.prices import GIVEN, Quotation, load_prices, prices_with, quotation
 from glmplan.catalog.files import plain_name
+from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
@@ -22,7 +24,7 @@ from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms,
 from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts, finite_number
 
 __all__ = [
-    "ASSUMED_FROM",
+    "KINDS",
     "RENT_TERMS",
     "Line",
     "Market",
@@ -31,9 +33,10 @@ __all__ = [
     "Purchase",
     "Way",
     "accelerator_watts",
-    "assumed_host",
+    "cards_of",
     "check_rent_term",
     "common_term",
+    "kinds_of",
     "market_of",
     "money_facts",
     "money_of",
@@ -53,10 +56,12 @@ __all__ = [
 _HOST = "workstation-host"
 #: server whose price, less its accelerators, stands for hosts of baseboards; part and number of its accelerators
 _SERVER = ("hgx-h100-8", "h100-sxm", 8)
-#: accelerator from whose price that of a host is assumed
-ASSUMED_FROM = _SERVER[1]
+#: kinds of accelerators that run as delivered, without a further host
+_WITH_HOST = ("soc", "system")
 #: public rent terms, shortest commitment first
 RENT_TERMS: tuple[str, ...] = ("on demand", "marketplace", "spot", "1 year", "3 years")
+#: ways to pay by name
+KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
 _GIGABYTES = re.compile(r"(\d+) GB")
 
 
@@ -138,73 +143,92 @@ class Purchase:
         return float(total) * (1.0 + self.network_share)
 
 
-def purchase_of(
-    machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date, assume: bool = False
-) -> Purchase:
+def cards_of(machine: Machine) -> tuple[tuple[Accelerator, int], ...]:
+    """Return the accelerators of a machine by kind, with their number.
+
+    Accelerators of several kinds all count, also where a layout leaves one kind without work.
+
+    Examples
+    --------
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> [(part.name, count) for part, count in cards_of(resolve_machine("1xrtx-4090+2xrtx-5090"))]
+    [('rtx-5090', 2), ('rtx-4090', 1)]
+    """
+    if not machine.kinds:
+        return ((machine.accelerator, machine.count),)
+    return tuple((load_accelerator(name), machine.host.nodes * count) for name, count in machine.kinds)
+
+
+def _count(machine: Machine) -> int:
+    return sum(count for _, count in cards_of(machine))
+
+
+def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Purchase:
     """Return the lines of a machine's purchase.
 
     One line for a system with a price, else accelerators and host. Accelerators are priced new, or refurbished or used
-    if no new price is known. PCIe cards go into a workstation host up to `Terms.host_slots`; other hosts have a price
-    only as part of a system.
-
-    - `assume`: Take `assumed_host` for a host without a price.
+    if no new price is known. PCIe cards go into a workstation host up to `Terms.host_slots`; other hosts without a
+    price have a default, marked in `Line.assumed`.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.prices import load_prices
     >>> from glmplan.io.machines.resolve import resolve_machine
     >>> from glmplan.purchase.cost import read_terms
-    >>> prices, day = load_prices(), date(2026, 6, 1)
+    >>> prices, day = load_prices(), date(2026, 11, 22)
     >>> terms = read_terms(prices=prices, today=day)
-    >>> purchase = purchase_of(resolve_machine("4xrtx-pro-6000-ws"), prices, terms=terms, today=day)
-    >>> [(line.name, line.count) for line in purchase.lines]
-    [('rtx-pro-6000-ws', 4), ('workstation-host', 1)]
+    >>> for machine in ("4xrtx-pro-6000-ws", "8xh200-sxm"):
+    ...     purchase = purchase_of(resolve_machine(machine), prices, terms=terms, today=day)
+    ...     print([(line.name, line.count, line.assumed) for line in purchase.lines])
+    [('rtx-pro-6000-ws', 4, False), ('workstation-host', 1, False)]
+    [('h200-sxm', 8, False), ('host of 8xh200-sxm', 1, True)]
     """
     prices = tuple(price for price in prices if price.kind == "buy")
-    nodes = machine.host.nodes
-    share = terms.network_share if nodes > 1 else 0.0
-    system = _system(machine, prices)
-    if system is not None:
-        entries = [price for price in prices if price.part == system]
-        count = machine.count / (entries[0].accelerators or machine.count) if not entries[0].given else 1.0
-        price = quotation(entries, "buy", system, today=today)
-        purchase = Purchase((Line(system, count, price, f"a system: {entries[0].contains}"),), share)
-    else:
-        cards = _accelerators(machine, prices, today)
-        whole = cards.quotation is not None and cards.quotation.entries[0].whole_machine
-        host = _host(machine, prices, terms, today)
-        if host.quotation is None and assume:
-            host = assumed_host(machine, prices, terms=terms, today=today) or host
-        lines = (cards,) if whole else (cards, host)
-        purchase = Purchase(lines, share)
+    share = terms.network_share if machine.host.nodes > 1 else 0.0
+    lines = _system(machine, prices, today) or _parts(machine, prices, terms, today)
+    purchase = Purchase(lines, share)
     if purchase.known:
         in_usd(machine.text, purchase.currency)
     return purchase
 
 
-def _system(machine: Machine, prices: tuple[Price, ...]) -> str | None:
-    """Return the price entry of the whole machine.
+def _system(machine: Machine, prices: tuple[Price, ...], today: date) -> tuple[Line, ...]:
+    """Return the price of the whole machine as a line, none without one.
 
-    Its text, its host, or a host with the same accelerators.
+    That of its text, of its host, or of hosts with the same accelerators. A given price of the accelerators replaces
+    the published one of a system that is not named.
     """
     names = {plain_name(machine.text), machine.host.name}
-    known = set(host_names())
     hosts = [price for price in prices if price.of == "host"]
-    for price in hosts:
-        if price.part in names:
-            return price.part
-    if machine.named:
-        return None
-    for price in hosts:
-        if price.accelerators == machine.count and price.part in known:
-            host = load_host(price.part)
-            if host.accelerator == machine.accelerator.name:
-                return price.part
-    return None
+    part, count = next((price.part for price in hosts if price.part in names), None), 1
+    if part is None and not machine.named:
+        own = any(price.given and price.part == machine.accelerator.name for price in prices)
+        known = set(host_names())
+        for price in hosts:
+            host = load_host(price.part) if price.part in known and (price.given or not own) else None
+            if host is not None and host.accelerator == machine.accelerator.name:
+                count = machine.count // host.accelerator_count
+                if (count * host.accelerator_count, count * host.nodes) == (machine.count, machine.host.nodes):
+                    part = price.part
+                    break
+    if part is None:
+        return ()
+    entries = [price for price in prices if price.part == part]
+    whole = quotation(entries, "buy", part, today=today)
+    return (Line(part, count, whole, f"a system: {entries[0].contains}"),)
 
 
-def _accelerators(machine: Machine, prices: tuple[Price, ...], today: date) -> Line:
-    part = machine.accelerator
+def _parts(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date) -> tuple[Line, ...]:
+    """Return accelerators and host; no host beside whole machines."""
+    cards = [_accelerators(part, count, prices, today) for part, count in cards_of(machine)]
+    whole = all(
+        part.kind in _WITH_HOST or (line.quotation is not None and line.quotation.entries[0].whole_machine)
+        for (part, _), line in zip(cards_of(machine), cards, strict=True)
+    )
+    return (*cards, *(() if whole else (_host(machine, prices, terms, today),)))
+
+
+def _accelerators(part: Accelerator, count: int, prices: tuple[Price, ...], today: date) -> Line:
     entries = [price for price in prices if price.part == part.name and _same_memory(price, part.memory)]
     for term in ("new", "refurbished", "used"):
         try:
@@ -212,8 +236,8 @@ def _accelerators(machine: Machine, prices: tuple[Price, ...], today: date) -> L
         except UnknownFact:
             continue
         note = price.entries[0].contains + ("" if term == "new" else f"; {term}, no new price known")
-        return Line(part.name, machine.count, price, note)
-    return Line(part.name, machine.count, None, f"no price of {part.name}: set --price {part.name}=NUMBER")
+        return Line(part.name, count, price, note)
+    return Line(part.name, count, None, f"no price of {part.name}: set --price {part.name}=NUMBER")
 
 
 def _same_memory(price: Price, memory: Bytes | None) -> bool:
@@ -226,67 +250,63 @@ def _same_memory(price: Price, memory: Bytes | None) -> bool:
 
 
 def _host(machine: Machine, prices: tuple[Price, ...], terms: Terms, today: date) -> Line:
-    nodes = machine.host.nodes
-    if not _in_slots(machine) or machine.count > nodes * terms.host_slots:
-        text = plain_name(machine.text)
-        default = assumed_host(machine, prices, terms=terms, today=today)
-        taken = "" if default is None or default.quotation is None else (
-            f"; size takes {default.count * default.quotation.value:,.0f} USD for the host"
-        )  # fmt: skip
-        how = f"set that of the whole machine with --price {text}=NUMBER{taken}"
-        return Line(f"host of {text}", nodes, None, f"no price of a host for {text}: {how}")
-    price = quotation(prices, "buy", _HOST, today=today)
-    return Line(_HOST, nodes, price, price.entries[0].contains)
+    """Return the host of accelerators; a default is marked.
+
+    Cards: as many workstation hosts as have slots for them. Baseboards: for each node, `_SERVER` less its accelerators,
+    as published, so that a given price of those does not move it.
+    """
+    nodes, text = machine.host.nodes, plain_name(machine.text)
+    in_slots = all(part.scaleup in ("pcie", "nvlink-bridge") for part, _ in cards_of(machine))
+    if not in_slots:
+        count, price, how = nodes, _baseboard(today), f"that of {_SERVER[0]} less {_SERVER[2]} {_SERVER[1]}"
+    else:
+        count = nodes * math.ceil(_count(machine) / (nodes * terms.host_slots))
+        price, how = quotation(prices, "buy", _HOST, today=today), f"{count} x {_HOST}"
+        if count == nodes:
+            return Line(_HOST, nodes, price, price.entries[0].contains)
+    if price is None:
+        return Line(f"host of {text}", nodes, None, f"no price of a host for {text}: set --price {text}=NUMBER")
+    note = f"host of {text} assumed at {count * price.value:,.0f} USD ({how}): set --price {text}=NUMBER"
+    return Line(f"host of {text}", count, price, note, assumed=True)
 
 
-def _in_slots(machine: Machine) -> bool:
-    """Return True for cards, with or without a bridge between two of them."""
-    return machine.accelerator.scaleup in ("pcie", "nvlink-bridge")
-
-
-def assumed_host(machine: Machine, prices: Iterable[Price], *, terms: Terms, today: date) -> Line | None:
-    """Return a default for the price of a host.
-
-    It is marked in `Line.assumed`. None without a price to take it from.
-
-    Cards: as many workstation hosts as have slots for them. Baseboards: for each node, `_SERVER` less its accelerators.
+@lru_cache(maxsize=4)
+def _baseboard(today: date) -> Quotation | None:
+    """Return the published price of `_SERVER` less its accelerators.
 
     Examples
     --------
-    >>> from glmplan.catalog.entries.prices import load_prices
-    >>> from glmplan.io.machines.resolve import resolve_machine
-    >>> from glmplan.purchase.cost import read_terms
-    >>> prices, day = load_prices(), date(2026, 11, 22)
-    >>> terms = read_terms(prices=prices, today=day)
-    >>> line = assumed_host(resolve_machine("8xh200-sxm"), prices, terms=terms, today=day)
-    >>> line.quotation.value  # a server with eight H100: 250,000 to 400,000, less 8 x 30,000
+    >>> _baseboard(date(2026, 11, 22)).value  # a server with eight H100: 250,000 to 400,000, less 8 x 30,000
     85000.0
     """
-    prices, nodes = tuple(price for price in prices if price.kind == "buy"), machine.host.nodes
+    published = tuple(price for price in load_prices() if not price.later(today))
+    system, part, size = _SERVER
     try:
-        if _in_slots(machine):
-            count = nodes * math.ceil(machine.count / (nodes * terms.host_slots))
-            price = quotation(prices, "buy", _HOST, today=today)
-            how = f"{count} x {_HOST}"
-        else:
-            system, part, size = _SERVER
-            whole = quotation(prices, "buy", system, today=today)
-            cards = size * quotation(prices, "buy", part, terms=("new",), today=today).value
-            rest = (max(amount - cards, 0.0) for amount in (whole.value, whole.low, whole.high))
-            value, low, high = rest
-            count, price = nodes, replace(whole, value=value, low=low, high=high)
-            how = f"that of {system} less {size} {part}"
+        whole = quotation(published, "buy", system, today=today)
+        cards = size * quotation(published, "buy", part, terms=("new",), today=today).value
     except UnknownFact:
         return None
-    text = plain_name(machine.text)
-    note = f"host of {text} assumed at {count * price.value:,.0f} USD ({how}): set --price {text}=NUMBER"
-    return Line(f"host of {text}", count, price, note, assumed=True)
+    value, low, high = (max(amount - cards, 0.0) for amount in (whole.value, whole.low, whole.high))
+    return replace(whole, value=value, low=low, high=high)
 
 
 def check_rent_term(term: str | None) -> None:
     """Raise SpecError unless the term is one of `RENT_TERMS`."""
     if term is not None and term not in RENT_TERMS:
         raise SpecError("is not a term of a rent", field="--rent-term", value=term, choices=RENT_TERMS)
+
+
+def kinds_of(kind: str | None) -> tuple[str, ...]:
+    """Return the ways to pay of one of `KINDS`, both for None.
+
+    Examples
+    --------
+    >>> kinds_of("rent"), kinds_of(None)
+    (('rent',), ('buy', 'rent'))
+    """
+    if kind is not None and kind not in KINDS:
+        raise SpecError("is not one of buy, rent and any", field="--kind", value=kind, choices=KINDS)
+    return KINDS[kind or "any"]
 
 
 def rent_of(part: str, prices: Iterable[Price], *, today: date, term: str | None = None) -> tuple[str, Quotation]:
@@ -348,11 +368,14 @@ def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = N
     >>> accelerator_watts(resolve_machine("4xrtx-pro-6000-ws"), terms=terms, limit=300.0)
     1200.0
     """
-    rating = machine.accelerator.tdp
-    if rating is None:
-        raise UnknownFact(f"the power of {machine.accelerator.full_name} is not published")
-    each = min(terms.power_share * rating, math.inf if limit is None else limit)
-    return machine.count * each
+    most = math.inf if limit is None else limit
+    return sum(count * min(terms.power_share * _rating(part), most) for part, count in cards_of(machine))
+
+
+def _rating(part: Accelerator) -> Watts:
+    if part.tdp is None:
+        raise UnknownFact(f"the power of {part.full_name} is not published")
+    return part.tdp
 
 
 def server_draw(machine: Machine, *, terms: Terms) -> Watts | None:
@@ -438,9 +461,9 @@ def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) ->
     cards = accelerator_watts(machine, terms=terms, limit=limit)
     own = server_draw(machine, terms=terms)
     if own is not None:
-        full = machine.count * terms.power_share * (machine.accelerator.tdp or 0.0)
-        return machine.count * own * terms.power_share - (full - cards) / terms.supply_efficiency
-    includes_host = machine.accelerator.kind in ("soc", "system")
+        full = accelerator_watts(machine, terms=terms)
+        return _count(machine) * own * terms.power_share - (full - cards) / terms.supply_efficiency
+    includes_host = machine.accelerator.kind in _WITH_HOST
     rest = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
     return (cards + rest) / terms.supply_efficiency
 
@@ -455,8 +478,8 @@ class Money:
     today: date
     #: term of every rent; None for the first that has a price for the accelerator
     rent_term: str | None = None
-    #: take a marked default for the price of a host that has none
-    assume_hosts: bool = False
+    #: ways to pay that are compared
+    kinds: tuple[str, ...] = KINDS["any"]
 
     def at_one_term(self, machines: Iterable[Machine]) -> Money:
         """Return the money with one rent term for all machines.
@@ -488,6 +511,11 @@ class Way:
     stale: tuple[str, ...] = ()
     #: price of a rented accelerator hour
     hourly: Quotation | None = None
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Return the notes of prices that are defaults."""
+        return () if self.purchase is None else self.purchase.assumed
 
     @cached_property
     def usd(self) -> Usd | None:
@@ -552,11 +580,12 @@ def ways_of(
     *,
     machines: int = 1,
     limit: Watts | None = None,
-    kinds: Sequence[str] = ("buy", "rent"),
+    kinds: Sequence[str] | None = None,
 ) -> tuple[Way, ...]:
     """Return the ways to pay a machine, the cheapest first.
 
-    Without a price last, rents at the term of `money`. ``own`` of `kinds`: running costs of a machine that is there.
+    Without a price last, rents at the term of `money`. `kinds`: Those of `money` by default; ``own`` of them is the
+    running cost of a machine that is there.
 
     Examples
     --------
@@ -565,7 +594,7 @@ def ways_of(
     >>> [way.paid for way in ways_of(resolve_machine("8xh100-sxm"), money)]
     ['buy', 'rent on demand']
     """
-    ways = []
+    ways, kinds = [], kinds or money.kinds
     if "buy" in kinds:
         ways.append(_bought(machine, money, machines, limit))
     if "own" in kinds:
@@ -577,7 +606,7 @@ def ways_of(
 
 def _bought(machine: Machine, money: Money, machines: int, limit: Watts | None) -> Way:
     terms = money.terms
-    single = purchase_of(machine, money.prices, terms=terms, today=money.today, assume=money.assume_hosts)
+    single = purchase_of(machine, money.prices, terms=terms, today=money.today)
     # several machines of one service need a network between them
     share = terms.network_share if machines * machine.host.nodes > 1 else 0.0
     bought = Purchase(tuple(line.times(machines) for line in single.lines), share)
@@ -588,7 +617,7 @@ def _bought(machine: Machine, money: Money, machines: int, limit: Watts | None) 
         missing.append(str(error))
     if missing:
         return Way("buy", None, bought, missing="; ".join(missing), stale=bought.stale)
-    count = machines * machine.count
+    count = machines * _count(machine)
     prices = (bought.known, bought.low, bought.high)
     month, low, high = (owned_month(price, watts, count, terms=terms) for price in prices)
     return Way("buy", month, bought, float(low.total), float(high.total), stale=bought.stale)
@@ -599,12 +628,14 @@ def _owned(machine: Machine, money: Money, machines: int, limit: Watts | None) -
         watts = machines * wall_watts(machine, terms=money.terms, limit=limit)
     except UnknownFact as error:
         return Way("own", None, missing=str(error))
-    month = owned_month(0.0, watts, machines * machine.count, terms=money.terms)
+    month = owned_month(0.0, watts, machines * _count(machine), terms=money.terms)
     return Way("own", month, None, float(month.total), float(month.total))
 
 
 def _rented(machine: Machine, money: Money, machines: int) -> Way:
     part = machine.accelerator.name
+    if machine.kinds:
+        return Way("rent", None, missing="no rent of accelerators of several kinds in one server is known")
     try:
         term, hourly = rent_of(part, money.prices, today=money.today, term=money.rent_term)
     except UnknownFact as error:
@@ -638,14 +669,15 @@ def money_facts(machine: Machine, money: Money, limit: Watts | None) -> dict[str
     """
     ways = ways_of(machine, money, limit=limit)
     wall, cards = watts_of(machine, money, limit)
-    bought = next(way.purchase for way in ways if way.purchase is not None)
+    bought = next((way.purchase.value for way in ways if way.purchase is not None), None)
     return {
         "wall_w": wall,
         "accelerator_w": cards,
         "utilisation": money.terms.utilisation,
-        "usd_purchase": bought.value,
+        "usd_purchase": bought,
         "usd_month": ways[0].usd,
         "paid": ways[0].paid if ways[0].usd is not None else "",
+        "price_assumed": "; ".join(ways[0].assumed) if ways[0].usd is not None else "",
         "price_missing": "" if ways[0].usd is not None else "; ".join(way.missing for way in ways),
     }
 

@@ -176,7 +176,8 @@ def _priced(state: _State, outcome: str) -> Iterator[Move]:
             lines = (*bought.lines[:index], fixed, *bought.lines[index + 1 :])
             return state.month(purchase=Purchase(lines, bought.network_share))
 
-        yield _move(state, outcome, f"price of {line.name}", line.quotation, month, ask)
+        what = f"price of {line.name}" + ", assumed" * line.assumed
+        yield _move(state, outcome, what, line.quotation, month, ask)
 
 
 def _move(

@@ -39,7 +39,7 @@ from glmplan.prediction.predict import Figure, Prediction
 from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
 from glmplan.purchase.inventory import OwnMachine
-from glmplan.purchase.money import ASSUMED_FROM, Money, Way, market_of, offers_of, watts_of, ways_of
+from glmplan.purchase.money import Money, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.purchase.size_answer import BEYOND, MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.purchase.size_question import SizeQuestion
 from glmplan.request.plan import PlanRequest
@@ -109,7 +109,7 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
         ways = ways_of(machine, money, limit=limit, kinds=asked.kinds)
         priced.append(Candidate(machine, ways, watts_of(machine, money, limit)[0], limit, one))
     for machine in () if asked.own else _machines(asked):
-        names = {machine.accelerator.name, machine.host.name, ASSUMED_FROM}
+        names = {machine.accelerator.name, machine.host.name}
         prices = tuple(price for price in money.prices if price.part in names or price.of in ("host", "host part"))
         own = replace(money, prices=prices)
         for limit in _limits(asked, machine):
@@ -404,7 +404,7 @@ def sized(
     >>> found.options[0].planned.asked.machine.text
     '1xrtx-5090'
     """
-    money = replace(money, rent_term=asked.rent_term or money.rent_term, assume_hosts=True)
+    money = replace(money, rent_term=asked.rent_term or money.rent_term)
     money = money if asked.own else money.at_one_term(_machines(asked))
     asked = replace(asked, rent_term=money.rent_term)
     search = _Search(asked, money, answers, [], [], {}, {}, Counter(), machine_counts(asked))

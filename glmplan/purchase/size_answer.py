@@ -14,6 +14,7 @@ from glmplan.errors import GlmplanError
 from glmplan.planner.ask import Deployed, predict, step_time
 from glmplan.planner.formats import bits_of
 from glmplan.planner.hazards import hazard_rules
+from glmplan.planner.launch import DEGREES
 from glmplan.planner.moved_experts import moved_words
 from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
@@ -25,7 +26,7 @@ from glmplan.purchase.cost import (
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.purchase.money import Market, Money, Offer, Way, rack_units, watts_of, ways_of
+from glmplan.purchase.money import Market, Money, Offer, Way, cards_of, rack_units, watts_of, ways_of
 from glmplan.purchase.size_question import WEEK, SizeQuestion
 from glmplan.simulation.safe_load import Kept
 from glmplan.simulation.traffic.slo import parse_slo
@@ -103,7 +104,7 @@ class Option:
     @property
     def accelerators(self) -> int:
         """Return the accelerators of all machines."""
-        return self.total * self.planned.asked.machine.count
+        return self.total * sum(count for _, count in cards_of(self.planned.asked.machine))
 
     @property
     def name(self) -> str:
@@ -196,11 +197,11 @@ def servers_text(count: int, machine: str) -> str:
 
     Examples
     --------
-    >>> servers_text(1, "3xrtx-pro-6000-ws"), servers_text(2, "dgx-h100")
-    ('1 server with 3 × rtx-pro-6000-ws', '2 × dgx-h100')
+    >>> servers_text(1, "3xrtx-pro-6000-ws"), servers_text(2, "dgx-h100"), servers_text(1, "2xrtx-5090+1xrtx-4090")
+    ('1 server with 3 × rtx-pro-6000-ws', '2 × dgx-h100', '1 × 2xrtx-5090+1xrtx-4090')
     """
     number, times, part = machine.partition("x")
-    if not times or not number.isdigit():
+    if not times or not number.isdigit() or "+" in part:
         return f"{count} × {machine}"
     return f"{counted_unit(count, 'servers')} with {number} × {part}"
 
@@ -413,6 +414,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "bits_per_weight": bits_of(planned.asked.checkpoint),
         "engine": planned.asked.engine,
         "layout": planned.holding.terms.name,
+        "degrees": {name: getattr(planned.holding.terms, name) for name in (*DEGREES, "replicas")},
         "host_weights": moved_words(planned.asked, planned.holding),
         "speculative_tokens": planned.holding.terms.mtp,
         "cache": planned.holding.terms.kv,
@@ -487,7 +489,7 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         "usd_month_high": way.high,
         "month_lines": {} if way.month is None else {name: float(_number(usd)) for name, usd in way.month.lines},
         "price_missing": way.missing,
-        "price_assumed": [] if way.purchase is None else list(way.purchase.assumed),
+        "price_assumed": list(way.assumed),
         "price_stale": list(way.stale),
         "price_sources": _sources(option),
         "million_input_tokens_month": inputs / 1e6,

@@ -17,17 +17,15 @@ from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
 from glmplan.prediction.distribution import PROBABILITIES, probability_asked
 from glmplan.purchase.inventory import OwnMachine, read_inventory
-from glmplan.purchase.money import read_rates
+from glmplan.purchase.money import kinds_of, read_rates
 from glmplan.request.option import options_of, spelled
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
 
-__all__ = ["KINDS", "WEEK", "SizeQuestion", "read_amount", "read_size"]
+__all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size"]
 
-#: value of --kind → purchase and rent
-KINDS: dict[str, tuple[str, ...]] = {"buy": ("buy",), "rent": ("rent",), "any": ("buy", "rent")}
 _AMOUNT = re.compile(r"([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
 
 
@@ -140,7 +138,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     - `model`: As in `glmplan.fit`; with a format only that one is tried.
     - `traffic`: As in `glmplan.simulate`; a closed loop of the users by default.
     - `**said`: ``inventory`` (file of `glmplan.purchase.inventory.read_inventory`), ``only`` (text with commas or a
-      list), ``kind`` of `KINDS`, ``budget``, ``rates``, ``power``,
+      list), ``kind`` of `kinds_of`, ``budget``, ``rates``, ``power``,
       ``machines``, ``rent_term``, ``growth``, ``probability`` or ``cost_of_miss``, ``spare`` (a number of machines, or
       ``N`` for as many again), ``sites``, ``working_hours``, ``use_case``; options of
       `glmplan.request.plan.PlanRequest` (those with `tries` as text with commas or a list); fields of `Traffic`.
@@ -153,9 +151,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     """
     found = resolve_model(model)
     parse_slo(slo)
-    kind = said.pop("kind", None) or "any"
-    if kind not in KINDS:
-        raise SpecError("is not one of buy, rent and any", field="--kind", value=kind, choices=KINDS)
+    kinds = kinds_of(said.pop("kind", None))
     budget, power = said.pop("budget", None), said.pop("power", None)
     stated = _list(said.pop("weights", None), "--weights")
     growth = finite_number(said.pop("growth", None) or 0.0, "--growth")
@@ -167,7 +163,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     working = _working_hours(said.pop("working_hours", None))
     only, limits = _list(said.pop("only", None), "--only"), _limits(said.pop("power_limit", None))
     spare, sites = _spare(said.pop("spare", None)), _sites(said.pop("sites", None))
-    own = _own(said.pop("inventory", None), only=only, limits=limits, kind=kind)
+    own = _own(said.pop("inventory", None), only=only, limits=limits, both=len(kinds) > 1)
     rent_term, rates = said.pop("rent_term", None), said.pop("rates", None) or ()
     if (case := said.pop("use_case", None)) is not None:
         lengths = {"input": use_case(case).input, "output": use_case(case).output}
@@ -187,7 +183,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         files=() if stated or found.stated or engines else _files(found.model),
         engines=engines or (None,),
         only=tuple(_known(word) for word in only),
-        kinds=("own",) if own else KINDS[kind],
+        kinds=("own",) if own else kinds,
         own=own,
         budget=None if budget is None else read_amount(budget, "--budget", rates),
         power=None if power is None else read_watts(power, "--power"),
@@ -206,11 +202,11 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     )
 
 
-def _own(file: Any, *, only: tuple[str, ...], limits: tuple[Watts | None, ...], kind: str) -> tuple[OwnMachine, ...]:
+def _own(file: Any, *, only: tuple[str, ...], limits: tuple[Watts | None, ...], both: bool) -> tuple[OwnMachine, ...]:
     """Return the machines of an inventory; none without a file."""
     if file is None:
         return ()
-    others = {"--only": bool(only), "--power-limit": limits != (None,), "--kind": kind != "any"}
+    others = {"--only": bool(only), "--power-limit": limits != (None,), "--kind": not both}
     for option, given in others.items():
         if given:
             raise SpecError("is given with --inventory, which has the machines", field=option)

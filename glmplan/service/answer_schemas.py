@@ -152,6 +152,7 @@ class Asked(BaseModel):
     host: str
     accelerator: str
     accelerator_count: int
+    power_limit_w: Number
     engine: str
     engine_version: str
     context_tokens: int | None
@@ -588,6 +589,7 @@ class Side(BaseModel):
     requests_held: float
     usd_month: Number
     paid: str
+    price_assumed: list[str]
     usd_per_million_output_tokens: Number
     usd_per_million_tokens: Number
     kw: Number
@@ -626,6 +628,7 @@ class Way(BaseModel):
     usd_purchase: Number
     month_lines: dict[str, float]
     price_missing: str
+    price_assumed: list[str]
     price_stale: list[str]
     usd_per_million_output_tokens: Number
     usd_per_million_tokens: Number

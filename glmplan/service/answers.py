@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,14 @@ from glmplan.catalog.schema.host import Host, PcieLink
 from glmplan.costs.network.topology import Placement, place, plan_loads
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.ask import Deployed, predict
+from glmplan.planner.users import safe_number
+from glmplan.prediction.step_models import site_calibration
 from glmplan.present.host_drawing import network_lines
 from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
 from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, watts_of, ways_of
 from glmplan.request.option import MOST_USERS
 from glmplan.service import questions as q
-from glmplan.units import GIB, whole_number
+from glmplan.units import GIB, TokensPerSecond, whole_number
 
 if TYPE_CHECKING:
     from glmplan.planner.make_plan import FitAnswer
@@ -197,11 +199,12 @@ def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any
 
 def money_of_question(question: q.MoneyQuestion) -> Money:
     """Return the prices and terms of a question."""
-    from glmplan.purchase.money import money_of
+    from glmplan.purchase.money import kinds_of, money_of
 
     today = date.fromisoformat(question.today) if question.today else date.today()
-    return money_of(question.price, question.term, today=today, region=question.region, rent_term=question.rent_term,
-                    rates=question.rates)  # fmt: skip
+    money = money_of(question.price, question.term, today=today, region=question.region,
+                     rent_term=question.rent_term, rates=question.rates)  # fmt: skip
+    return replace(money, kinds=kinds_of(question.kind))
 
 
 def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +228,7 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
     from glmplan.purchase.size_question import read_size
 
     other = {"model", "slo", "answers", "acceptance_test", *q.MoneyQuestion.model_fields}
-    options = question.model_dump(exclude=other, exclude_none=True)
+    options = question.model_dump(exclude=other, exclude_none=True) | {"kind": question.kind}
     asked = read_size(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
     if question.acceptance_test:
         check_ladder(asked.traffic)
@@ -376,13 +379,12 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
 
     Notes
     -----
-    Tokens per month are those at this concurrency times the utilisation, as in `glmplan size`. The price of an output
-    token is that of `glmplan compare`.
+    Tokens per month are those at this concurrency times the utilisation, and at most those at the users who meet the
+    SLO of `fit` at the probability of the question, as in `glmplan size`. The price of an output token is that of
+    `glmplan compare`.
     """
     asked, terms = planned.asked, money.terms
-    # the most that the machine carries is at as many users as its KV pool holds
-    full = min(max(int(planned.holding.held), 1), MOST_USERS)
-    rate, most = (predict(planned, users=count).figures["output_rate"].value for count in (users, full))
+    rate = predict(planned, users=users).figures["output_rate"].value
     outputs = rate * terms.utilisation * HOURS * 3600
     inputs = outputs * asked.input_tokens / asked.output_tokens
     offer, missing = _offer(planned, money, inputs, outputs)
@@ -396,7 +398,7 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
         "horizon_months": terms.horizon_months,
         "million_input_tokens_month": inputs / 1e6,
         "million_output_tokens_month": outputs / 1e6,
-        "million_tokens_month_most": (inputs + outputs) * max(most / rate, 1.0) / 1e6,
+        "million_tokens_month_most": (inputs + outputs) * _most_rate(planned) / rate / 1e6,
         "kw": None if watts is None else watts / 1000,
         "ways": [
             _way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money, limit=asked.power_limit)
@@ -405,6 +407,19 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
         "api_missing": missing,
         "notes": list(terms.notes),
     }
+
+
+def _most_rate(planned: Deployed) -> TokensPerSecond:
+    """Return the output rate of the most users who meet the SLO.
+
+    Disaggregated servers have no such number: theirs is that of the users in the KV pool.
+    """
+    asked, users = planned.asked, int(planned.holding.held)
+    if not asked.prefill:
+        with site_calibration(asked.calibration):
+            safe, _ = safe_number(asked, planned.holding, probability=asked.probability)
+        users = safe.users
+    return predict(planned, users=min(users, MOST_USERS)).figures["output_rate"].value if users else 0.0
 
 
 def _offer(planned: Deployed, money: Money, inputs: float, outputs: float) -> tuple[Offer | None, str]:
@@ -436,6 +451,7 @@ def _way(way: Way, money: Money, offer: Offer | None, inputs: float, outputs: fl
         "usd_purchase": way.purchase.value if way.purchase is not None else None,
         "month_lines": {} if way.month is None else {name: float(one) for name, one in way.month.lines},
         "price_missing": way.missing,
+        "price_assumed": list(way.assumed),
         "price_stale": list(way.stale),
         "usd_per_million_output_tokens": None,
         "usd_per_million_tokens": None,

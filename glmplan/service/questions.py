@@ -271,6 +271,7 @@ class MoneyQuestion(_Question):
         [], description="Terms of the cost, as in horizon_months=48."
     )
     region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Region of the colocation price.")
+    kind: Literal["buy", "rent", "any"] = Field("any", description="Buy, rent or both.")
     rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of every rent.")
     rates: Annotated[list[Annotated[str, Field(max_length=20)]], Field(max_length=20)] = Field(
         [], description="USD for one unit of another currency, as in EUR=1.08."
@@ -304,7 +305,6 @@ class SizeQuestion(_Sized, MoneyQuestion):
     traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")
     budget: Quantity | None = Field(None, description="Maximum cost, such as 120k.")
     power: Quantity | None = Field(None, description="Maximum power at the outlet, such as 3.6kW.")
-    kind: Literal["buy", "rent", "any"] = Field("any", description="Buy, rent or both.")
     only: Text | None = Field(None, description="Accelerators and machines to consider, separated by commas.")
     machines: Whole | None = Field(None, description="Maximum number of machines.")
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")

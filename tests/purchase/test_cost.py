@@ -153,13 +153,63 @@ def test_the_system_price_of_a_server_takes_the_place_of_its_parts():
     assert line.quotation.value == quotation(load_prices(), "buy", "hgx-h100-8", today=TODAY).value
 
 
-def test_a_host_without_a_price_is_asked_for_and_the_sum_is_left_open():
+def test_a_host_without_a_price_has_a_marked_default_and_a_given_price_stays():
     terms, machine = terms_of(), resolve_machine("8xh200-sxm")
     bought = purchase_of(machine, load_prices(), terms=terms, today=TODAY)
-    assert bought.value is None and bought.known > 200_000
-    assert "--price 8xh200-sxm=NUMBER" in bought.missing[0]
-    prices = prices_with(["8xh200-sxm=310000"], today=TODAY)
-    assert purchase_of(machine, prices, terms=terms, today=TODAY).value == 310_000
+    # HGX H100 at 325,000 in the middle, less eight H100 at 30,000
+    assert [line.assumed for line in bought.lines] == [False, True]
+    assert bought.value == 8 * bought.lines[0].quotation.value + 85_000
+    assert "--price 8xh200-sxm=NUMBER" in bought.assumed[0]
+    for price in ("8xh200-sxm=310000", "hgx-h200-8=310000", "dgx-h200=310000"):
+        own = purchase_of(machine, prices_with([price], today=TODAY), terms=terms, today=TODAY)
+        assert own.value == 310_000 and not own.assumed
+
+
+@pytest.mark.parametrize("price", ["h100-sxm=20000", "hgx-h100-8=200000"])
+def test_a_given_price_of_one_accelerator_moves_no_host_of_another(price):
+    prices = prices_with([price], today=TODAY)
+    _, host = purchase_of(resolve_machine("8xh200-sxm"), prices, terms=terms_of(), today=TODAY).lines
+    assert host.quotation.value == 85_000
+
+
+def test_a_given_price_of_accelerators_replaces_that_of_the_system():
+    prices = prices_with(["h100-sxm=20000"], today=TODAY)
+    bought = purchase_of(resolve_machine("8xh100-sxm"), prices, terms=terms_of(), today=TODAY)
+    assert [(line.name, line.count) for line in bought.lines] == [("h100-sxm", 8), ("host of 8xh100-sxm", 1)]
+    assert bought.value == 8 * 20_000 + 85_000
+
+
+@pytest.mark.parametrize(("machine", "price"), [("dgx-spark", 4_000), ("2xdgx-spark", 4_000), ("1xm4-max", 2_500)])
+def test_a_machine_that_runs_as_delivered_has_no_second_host(machine, price):
+    found = resolve_machine(machine)
+    prices = prices_with([f"{found.accelerator.name}={price}"], today=TODAY)
+    [line] = purchase_of(found, prices, terms=terms_of(), today=TODAY).lines
+    assert line.count * line.quotation.value == found.count * price
+
+
+def test_a_server_with_its_own_price_has_no_second_host():
+    for name in ("hgx-h100-8", "gb200-nvl72", "vr200-nvl72", "8xh100-sxm"):
+        [line] = purchase_of(resolve_machine(name), load_prices(), terms=terms_of(), today=TODAY).lines
+        assert not line.assumed and line.count == 1
+    [line] = purchase_of(resolve_machine("16xh100-sxm"), load_prices(), terms=terms_of(), today=TODAY).lines
+    assert (line.name, line.count) == ("hgx-h100-8", 2)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+def test_accelerators_of_several_kinds_are_all_paid_and_powered(engine):
+    """Two of three cards were paid, and one of three where llama.cpp deals layers to all."""
+    machine, money = resolve_machine("2xrtx-5090+1xrtx-4090"), money_of(today=TODAY)
+    if engine == "llama.cpp":
+        machine = machine.one_after_another(1e9)
+        assert machine.count == 1
+    way, rent = ways_of(machine, money)
+    each = {line.name: line.count for line in way.purchase.lines}
+    assert each == {"rtx-5090": 2, "rtx-4090": 1, "workstation-host": 1}
+    terms = terms_of(power_share=0.75)
+    assert accelerator_watts(machine, terms=terms) == pytest.approx(0.75 * (2 * 575 + 450))
+    assert accelerator_watts(machine, terms=terms, limit=400.0) == pytest.approx(2 * 400 + 0.75 * 450)
+    # no provider rents out such a server
+    assert rent.usd is None and "several kinds" in rent.missing
 
 
 def test_a_machine_that_is_sold_with_less_memory_is_not_priced_for_one_with_more():

@@ -52,7 +52,9 @@ def test_every_command_has_the_same_money_probability_and_users_at_the_load_of_t
     figures = side.figures(MONEY.terms.utilisation)
     for name in (*PRICES, "usd_month", "probability", "users_at_95", "users_at_80", "users_at_50"):
         assert figures[name] == pytest.approx(row[name]), name
-    paid = next(way for way in cost_record(side.planned, users, MONEY)["ways"] if way["paid"] == "buy")
+    costs = cost_record(side.planned, users, MONEY)
+    paid = next(way for way in costs["ways"] if way["paid"] == "buy")
+    assert costs["million_tokens_month_most"] == pytest.approx(row["million_tokens_month_most"])
     assert [paid[name] for name in PRICES] == pytest.approx([row[name] for name in PRICES])
     safe = glmplan.fit(model, on=machine, users=users, **load, **limits).safe
     assert dict(safe.at) == {0.95: row["users_at_95"], 0.8: row["users_at_80"], 0.5: row["users_at_50"]}

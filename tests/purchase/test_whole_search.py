@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -34,21 +33,18 @@ def test_every_machine_of_the_catalogue_is_a_candidate_unpriced_or_left_out_by_n
 def test_a_host_without_a_price_has_a_default_that_is_marked_and_a_given_price_replaces_it():
     asked = read_size("llama-3.1-8b", SLO, users=4, only="8xh200-sxm", kind="buy")
     (one,), _ = candidates(asked, MONEY)
-    assert one.ways[0].usd is None
-    assumed = replace(MONEY, assume_hosts=True)
-    (one,), _ = candidates(asked, assumed)
     purchase = one.ways[0].purchase
     # eight H200 at 35,000; HGX H100 at 250,000 to 400,000, median 325,000, less eight H100 at 30,000
     assert purchase.value == 8 * 35_000 + 85_000
     assert (purchase.low, purchase.high) == (8 * 35_000 + 10_000, 8 * 35_000 + 160_000)
     assert len(purchase.assumed) == 1 and "--price 8xh200-sxm=NUMBER" in purchase.assumed[0]
-    given = replace(money_of(["8xh200-sxm=310000"], today=date(2026, 11, 22)), assume_hosts=True)
+    given = money_of(["8xh200-sxm=310000"], today=date(2026, 11, 22))
     (way,) = ways_of(resolve_machine("8xh200-sxm"), given, kinds=("buy",))
     assert way.purchase.value == 310_000 and not way.purchase.assumed
 
 
 def test_cards_beyond_the_slots_of_one_host_take_two():
-    (way,) = ways_of(resolve_machine("8xrtx-pro-6000-ws"), replace(MONEY, assume_hosts=True), kinds=("buy",))
+    (way,) = ways_of(resolve_machine("8xrtx-pro-6000-ws"), MONEY, kinds=("buy",))
     cards, host = way.purchase.lines
     assert host.assumed and host.count * host.quotation.value == 2 * 10_000
     (way,) = ways_of(resolve_machine("2xrtx-3090"), MONEY, kinds=("buy",))

@@ -158,7 +158,7 @@ def _given(word: str, today: date) -> Price:
     else:
         raise SpecError("is not what a price can be for", field="--price", value=kind_word, choices=_WORDS)
     price = finite_number(number.replace(",", ""), "--price")
-    part = accelerator_aliases().get(part, part)
+    part = _full_name(part)
     of = "place" if part in _PLACES else "model" if kind == "api" else "host"
     if of == "host" and part in accelerator_names():
         of = "accelerator"
@@ -166,6 +166,13 @@ def _given(word: str, today: date) -> Price:
            "per": PER[kind], "accelerators": 1, "contains": "as given", "term": term, "region": "the buyer's",
            "date": today.isoformat(), "source": GIVEN, "given": True}  # fmt: skip
     return validated(Price, row, "--price")
+
+
+def _full_name(part: str) -> str:
+    """Return the catalogue's name of a part, with its number if it has one."""
+    number, plain = re.fullmatch(r"(\d+x)?(.*)", part).groups()  # type: ignore[union-attr]
+    aliases = accelerator_aliases() if number else {**host_aliases(), **accelerator_aliases()}
+    return (number or "") + aliases.get(plain, plain)
 
 
 def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None = None) -> tuple[Price, ...]:

@@ -12,7 +12,7 @@ from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.entries.prices import Quotation
 from glmplan.catalog.files import read_json, understood
 from glmplan.costs.memory.pool import MemoryBudget, stage_pools
-from glmplan.errors import GlmplanError, SpecError, UnknownFact
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.runs.columns import INTERVAL_KINDS
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
@@ -23,7 +23,7 @@ from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
 from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
-from glmplan.purchase.money import Money, Purchase, purchase_of, rent_of
+from glmplan.purchase.money import Money, Purchase, ways_of
 from glmplan.purchase.size_answer import OFFERED
 from glmplan.purchase.step_histograms import (
     Columns,
@@ -398,6 +398,8 @@ class Option:
     rent: Quotation | None
     rent_term: str
     rent_missing: str
+    #: the way of least monthly cost
+    cheapest: str
 
     @property
     def planned(self) -> Deployed:
@@ -406,10 +408,8 @@ class Option:
 
     @property
     def way(self) -> str:
-        """Return the way to pay; ``buy`` by default, ``rent`` if not for sale."""
-        if self.wanted.paid:
-            return self.wanted.paid
-        return "rent" if self.purchase_missing and self.rent is not None else "buy"
+        """Return the way to pay, the cheapest by default."""
+        return self.wanted.paid or self.cheapest
 
 
 def read_wanted(words: str | None, on: str | None, model: str) -> tuple[Wanted, ...]:
@@ -451,8 +451,15 @@ def _from_size(path: str, model: str) -> list[Wanted]:
         wanted = []
         for row in rows:
             paid = str(row["paid"]).partition(" ")[0]
-            said = (("weights", str(row["weights"])), ("engine", str(row["engine"])), ("kv", str(row["cache"])))
-            wanted.append(Wanted(str(row["machine"]), int(row["machines"]), paid, said))
+            said: dict[str, Any] = {
+                "weights": str(row["weights"]),
+                "engine": str(row["engine"]),
+                "kv": str(row["cache"]),
+            }
+            said |= {name: int(degree) for name, degree in row.get("degrees", {}).items()}
+            said |= {"mtp": int(row["speculative_tokens"])} if row.get("speculative_tokens") else {}
+            said |= {"power_limit": float(row["power_limit_w"])} if row.get("limited") else {}
+            wanted.append(Wanted(str(row["machine"]), int(row["machines"]), paid, tuple(said.items())))
     if not wanted:
         raise SpecError("holds no machine that meets the SLO", file=path, field="options")
     return wanted
@@ -555,15 +562,12 @@ def _stages(holding: Holding) -> list[Stage]:
 
 
 def _priced(wanted: Wanted, cached: tuple[Cached, ...], money: Money) -> Option:
-    machine = cached[0].planned.asked.machine
-    missing, purchase = "", None
-    try:
-        purchase = purchase_of(machine, money.prices, terms=money.terms, today=money.today)
-        missing = "; ".join(purchase.missing)
-    except (UnknownFact, SpecError) as error:
-        missing = str(error)
-    try:
-        term, rent = rent_of(machine.accelerator.name, money.prices, today=money.today, term=money.rent_term)
-        return Option(wanted, cached, purchase, missing, rent, term, "")
-    except UnknownFact as error:
-        return Option(wanted, cached, purchase, missing, None, "", str(error))
+    asked = cached[0].planned.asked
+    ways = ways_of(asked.machine, money, machines=wanted.machines, limit=asked.power_limit)
+    (rented,) = ways_of(asked.machine, money, kinds=("rent",))
+    (bought,) = ways_of(asked.machine, money, kinds=("buy",))
+    assert bought.purchase is not None
+    cheapest = "rent" if ways[0].usd is not None and ways[0].purchase is None else "buy"
+    missing = "; ".join(bought.purchase.missing)
+    term = rented.paid.removeprefix("rent").strip()
+    return Option(wanted, cached, bought.purchase, missing, rented.hourly, term, rented.missing, cheapest)

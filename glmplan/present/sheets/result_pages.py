@@ -9,7 +9,7 @@ from glmplan.present.sheets.book import Book, Chart, Rule, Sheet, address
 from glmplan.present.sheets.input_pages import FIRST, Assumption, cell, columns_of, span
 from glmplan.present.sheets.option import Option
 from glmplan.purchase.cost import Terms
-from glmplan.purchase.money import server_draw
+from glmplan.purchase.money import cards_of, server_draw
 from glmplan.request.option import options_of
 from glmplan.request.plan import PlanRequest
 
@@ -46,9 +46,11 @@ def cost_formulas(at: Mapping[str, str]) -> dict[str, str]:
     """
     g = dict(at)
     # as `glmplan.purchase.money.wall_watts`: with and without a draw that the maker of the server states
-    loaded = f"{g['accelerators']}*{g['power_share']}"
-    stated = f"{loaded}*({g['draw']}+({g['rating']}-{g['tdp']})/{g['supply_efficiency']})"
-    summed = f"({loaded}*{g['rating']}+{g['rest']}*{g['rest_watts']}*{g['hosts']})/{g['supply_efficiency']}"
+    full = f"{g['power_share']}*{g['tdp']}"
+    # a limit below the rating is reached, and a rating that is not published is entered as the limit
+    loaded = f"IF({g['tdp']}>0,MIN({full},{g['rating']}),{g['power_share']}*{g['rating']})"
+    stated = f"{g['accelerators']}*({g['power_share']}*{g['draw']}+({loaded}-{full})/{g['supply_efficiency']})"
+    summed = f"({g['accelerators']}*{loaded}+{g['rest']}*{g['rest_watts']}*{g['hosts']})/{g['supply_efficiency']}"
     kw = f"{g['machines']}*IF({g['draw']}>0,{stated},{summed})/1000"
     purchase = f"{g['price']}*{g['machines']}*(1+IF({g['machines']}*{g['hosts']}>1,{g['network_share']},0))"
     written = (
@@ -224,18 +226,23 @@ def _option_row(number: int, option: Option, terms: Terms) -> dict[str, tuple[ob
     ]
     prices = prices or [None] * 3
     lines = bought.lines if bought else ()
-    sources = [f"{line.name}: {_price_source(line.quotation)}" for line in lines if line.quotation]
+    sources = [line.note if line.assumed else f"{line.name}: {_price_source(line.quotation)}"
+               for line in lines if line.quotation]  # fmt: skip
     sources += [f"rent {option.rent_term}: {_price_source(rent)}"] if rent is not None else []
     includes_host = machine.accelerator.kind in ("soc", "system")
     rents = (None,) * 3 if rent is None else (rent.value, rent.low, rent.high)
     missing = "; ".join(filter(None, (option.purchase_missing, option.rent_missing)))
-    if machine.accelerator.tdp is None:
+    cards = [part for part, number in cards_of(machine) for _ in range(number)]
+    # of several kinds the mean
+    ratings = [part.tdp for part in cards if part.tdp is not None]
+    rating = sum(ratings) / len(cards) if len(ratings) == len(cards) else None
+    if rating is None:
         missing = "; ".join(filter(None, (missing, "the power of the GPU is not published: enter it")))
     return {
         "number": (number + 1, "text"),
         "name": (f"{option.wanted.machines} × {machine.text}", "text*"),
         "machine": (machine.text, "text"),
-        "accelerators": (machine.count, "whole"),
+        "accelerators": (len(cards), "whole"),
         "weights": (planned.asked.checkpoint.name, "text"),
         "engine": (planned.asked.engine, "text"),
         "layout": (layout.name, "text"),
@@ -248,10 +255,10 @@ def _option_row(number: int, option: Option, terms: Terms) -> dict[str, tuple[ob
         "rent": (rents[0], "two*"),
         "rent_low": (rents[1], "two"),
         "rent_high": (rents[2], "two"),
-        "rating": (machine.accelerator.tdp, "whole*"),
+        "rating": (planned.asked.power_limit or rating, "whole*"),
         "hosts": (machine.host.nodes, "whole"),
         "rest": (0 if includes_host else 1, "whole"),
-        "tdp": (machine.accelerator.tdp or 0, "whole"),
+        "tdp": (rating or 0, "whole"),
         "draw": (server_draw(machine, terms=terms) or 0, "one*"),
         "evidence": (option.cached[0].surface.basis, "small"),
         "prices_from": ("; ".join(sources), "small"),

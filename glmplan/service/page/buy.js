@@ -2,7 +2,7 @@
 
 import { ask, at, el, money, number, pageOf, Refused, svg, table, time, whole } from "./dom.js";
 import { combobox, machineChoices, modelChoices } from "./combo.js";
-import { copy, explainTerms, LEVELS, opens, refusal } from "./words.js";
+import { copy, explainTerms, LEVELS, opens, refusal, withoutOption } from "./words.js";
 import { save } from "./export.js";
 
 const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "probability"];
@@ -194,6 +194,7 @@ function redraw() {
 const monthLines = (one) => [
   Object.entries(one.month_lines).filter(([, usd]) => usd).map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + "),
   one.usd_purchase && `Purchase ${money(one.usd_purchase)}; it is written off over ${whole(found.terms.horizon_months)} months, ${Math.round(100 * found.terms.residual_share)} % are left.`,
+  ...one.price_assumed.map((text) => `${withoutOption(text)}.`),
   ...Object.entries(one.price_sources).map(([name, price]) => `${titles.get(name) ?? name}: ${money(price.usd)} per ${price.per}, ${price.dates.at(-1)}.`),
 ];
 const chanceLines = (one) => [`Probability that ${number(found.load)} ${found.unit} meet all limits.`, ...one.slo.map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}.`)];

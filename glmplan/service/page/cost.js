@@ -2,6 +2,7 @@
 
 import { el, money, number, svg, whole } from "./dom.js";
 import { ticks } from "./curve.js";
+import { withoutOption } from "./words.js";
 
 const WIDTH = 430;
 const HEIGHT = 240;
@@ -72,9 +73,6 @@ function evenChart(found, way) {
   );
 }
 
-/** A missing price without the option of the command line: the form has a field for it. */
-const withoutOption = (text) => text.replaceAll(/: set --[^;]*/g, "");
-
 export function drawCost(into, found, refused, give) {
   if (!found || !found.ways) {
     into.replaceChildren(el("p", { class: "note", text: refused || (found && found.reason) || "No cost is told of a plan that does not fit." }));
@@ -85,6 +83,7 @@ export function drawCost(into, found, refused, give) {
   if (found.api) notes.push(`API: ${found.api.seller}, ${money(found.api.usd_per_million_input_tokens)} for a million prompt tokens and ${money(found.api.usd_per_million_output_tokens)} for a million answer tokens (${found.api.date}); ${money(found.api.usd_month)} a month for the same tokens.`);
   else notes.push(`API: ${withoutOption(found.api_missing)}; give one under Engine, layout, prices.`);
   const missing = found.ways.filter((way) => way.price_missing).map((way) => el("p", { class: "note" }, `${way.paid === "buy" ? "Purchase" : "Rent"}: ${withoutOption(way.price_missing)}. `, el("button", { type: "button", class: "small", text: `Give your ${way.paid === "buy" ? "price" : "rent"}`, click: () => give(way.paid === "buy" ? "buy" : "rent") })));
+  for (const way of found.ways) for (const text of way.price_assumed) notes.push(`${withoutOption(text)}.`);
   for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old.replace(", STALE", "")}.`);
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
   into.replaceChildren(...[

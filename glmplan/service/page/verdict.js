@@ -1,7 +1,7 @@
 // The answer to the question: verdict with its probability, the reason of its width, and three next steps.
 
 import { at, el, money, number, span, svg, time, whole } from "./dom.js";
-import { glossed } from "./words.js";
+import { glossed, withoutOption } from "./words.js";
 
 export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", not_safe: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
 const people = (count) => (count === 1 ? "1 person" : `${whole(count)} people`);
@@ -152,6 +152,7 @@ export function priceFigure(found) {
   const bought = way.paid === "buy";
   place.replaceWith(figure(`A month, ${bought ? "bought" : "rented"}`, money(way.usd_month), "", null, [
     `${bought && way.usd_purchase ? `${money(way.usd_purchase)} over ${whole(found.horizon_months)} months, and running costs` : "Rent of every hour"}: ${Object.entries(way.month_lines).map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(", ") || money(way.usd_month)}.`,
+    ...way.price_assumed.map((text) => `${withoutOption(text)}.`),
     `${money(way.usd_per_million_output_tokens)} for a million output tokens: the month / ${number(found.million_output_tokens_month)} M tokens at a mean load of ${Math.round(100 * found.utilisation)} %.`,
     found.api ? `The API (${found.api.seller}) charges ${money(found.api.usd_month)} a month for the same tokens.` : "No API price is known.",
   ]));

@@ -152,3 +152,6 @@ at("theme").addEventListener("click", () => {
   kept("localStorage", "theme", dark ? "dark" : "light");
   theme(dark);
 });
+
+/** A missing or assumed price without the option of the command line: the form has a field for it. */
+export const withoutOption = (text) => text.replaceAll(/: set --[^;]*/g, "");

@@ -215,6 +215,10 @@ def test_options_come_from_the_answer_of_size(tmp_path):
     (tmp_path / "size.json").write_text(json.dumps({"model": MODEL, "options": [row, row | {"role": "next cheaper"}]}))
     [one] = read_wanted(str(tmp_path / "size.json"), None, MODEL)
     assert (one.on, one.machines, one.paid, dict(one.said)["kv"]) == ("1xh100-sxm", 2, "rent", "fp8")
+    more = {"degrees": {"tp": 2, "replicas": 4}, "speculative_tokens": 3, "limited": True, "power_limit_w": 400}
+    (tmp_path / "limited.json").write_text(json.dumps({"model": MODEL, "options": [row | more]}))
+    [one] = read_wanted(str(tmp_path / "limited.json"), None, MODEL)
+    assert {"tp": 2, "replicas": 4, "mtp": 3, "power_limit": 400.0}.items() <= dict(one.said).items()
     with pytest.raises(SpecError, match="is about"):
         read_wanted(str(tmp_path / "size.json"), None, "glm-5.1")
     (tmp_path / "other.json").write_text("[1]")
