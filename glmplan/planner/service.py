@@ -46,6 +46,7 @@ from glmplan.simulation.safe_load import (
     RunSize,
     Uncertainty,
     check_search,
+    foreseen_load,
     kept_share,
     outcome_range,
     safe_load,
@@ -84,6 +85,8 @@ __all__ = [
 _LONGEST_RECORDED = 262_144
 #: searches for a safe rate, each with the intervals at the answer of the one before [-]
 _PASSES = 3
+#: loads over the one that a single arrival sample foretells, between which the answer lies [-]
+_FORESEEN = (0.9, 1.1)
 #: halvings of the loads between two classes of concurrency [-]
 _HALVINGS = 8
 
@@ -532,8 +535,19 @@ def safe_of(
             return described.draws(probability, seed, 1.0 if traffic.users is None else None)
         return described.draws_at(traffic.at_load(load), targets, seed, probability)
 
+    def foreseen(most: float | None) -> Draws:
+        """Return the draws to begin with: those at the answer where it lies well inside a class of concurrency."""
+        usual = described.draws(probability, seed)
+        if described.by_users is None or traffic.users is not None:
+            return usual
+        known = described.known(traffic, targets, usual)
+        if not (about := foreseen_load(service, traffic, targets, usual, most=most, known=known)):
+            return usual
+        below, above = (draws_of(about * share) for share in _FORESEEN)
+        return below if below == above else usual
+
     def searched(most: float | None) -> SafeLoad:
-        loads, draws = dict[Level, SafeLoad](), described.draws(probability, seed)
+        loads, draws = dict[Level, SafeLoad](), foreseen(most)
         while draws.level not in loads and len(loads) < _PASSES:
             known = replace(described.known(traffic, targets, draws), start=begun.start, copied=begun.copied)
             found = safe_load(service, traffic, targets, draws, most=most, known=known)

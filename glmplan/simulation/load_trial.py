@@ -751,8 +751,8 @@ def in_flight(
 
 
 def _tells(at: Traffic) -> bool:
-    """Return True if the number in flight, and so the delay, is constant."""
-    return at.kind == "closed" and not at.think and at.patience is None
+    """Return True if late requests decide a run, as no client leaves."""
+    return at.kind in ("closed", "sessions") and not at.think and at.patience is None
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, dict[str, float]]:

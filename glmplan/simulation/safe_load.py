@@ -37,6 +37,7 @@ __all__ = [
     "SafeLoad",
     "Uncertainty",
     "check_search",
+    "foreseen_load",
     "kept_share",
     "load_curve",
     "outcome_range",
@@ -206,6 +207,22 @@ def safe_load(
                 "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
             )
     return _searching(service, traffic, targets, draws, most or _LARGEST, known or Tries()).largest(service)
+
+
+def foreseen_load(
+    service: Service,
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    draws: Draws,
+    *,
+    most: float | None = None,
+    known: Tries | None = None,
+) -> float:
+    """Return about the answer of `safe_load` for a rate, else 0.
+
+    One arrival sample is followed, whose load differs from that of many by some per cent.
+    """
+    return _searching(service, traffic, targets, draws, most or _LARGEST, known or Tries()).foreseen(service)
 
 
 def _searching(

@@ -47,6 +47,16 @@ def test_a_safe_rate_has_the_interval_of_its_requests_in_flight(slo, width):
     assert kept_of(one, traffic.at_load(1.06 * found.load), targets).probability < 0.95
 
 
+@pytest.mark.parametrize("slo", ["tpot mean < 13 ms", "tpot mean < 80 ms"])
+def test_a_rate_well_inside_a_class_is_searched_once(slo):
+    """One arrival sample tells the class, so that no other interval is followed under many."""
+    one, traffic = described(), parse_traffic("poisson:1/s", input=16, output=64)
+    found = safe_of(one, traffic, parse_slo(slo))
+    followed = [{draw for _, draw, _ in tries.trials} for tries in one.tries.values()]
+    assert sum(len(draws) > 1 for draws in followed) == 1
+    assert found.load > 0
+
+
 def test_between_two_classes_of_concurrency_the_largest_load_of_the_narrow_one_is_safe():
     """Up to 2.8 requests in flight count as two; with the wide interval no load is safe."""
     one, targets = described(), parse_slo("tpot mean < 22 ms")

@@ -74,6 +74,17 @@ def test_a_trial_for_the_verdict_alone_ends_early_and_says_what_the_whole_one_sa
     assert same(try_load(service, traffic, loose, users, 0, verdict=True), try_load(service, traffic, loose, users, 0))
 
 
+def test_sessions_that_miss_an_slo_by_far_end_early_and_say_what_whole_ones_say():
+    service = Service(TABLE, KvPool(60_000), EngineSettings(max_num_seqs=256, prefix_caching=True))
+    traffic, found = parse_traffic("sessions:20,turns=4", input=500, output=100), []
+    for slo in ("ttft p95 < 20 ms", "e2e p50 < 1 s", "tpot p95 < 1 s"):
+        targets = parse_slo(slo)
+        whole, early = (try_load(service, traffic, targets, 20, 0, verdict=verdict) for verdict in (False, True))
+        assert (early.margin > 0) == (whole.margin > 0)
+        found.append(early.margin == UNFINISHED)
+    assert found == [True, True, False]
+
+
 @pytest.mark.parametrize("word", ["closed:40,think=2s", "poisson:3/s", "closed:40"])
 def test_runs_whose_lateness_is_told_at_their_end_are_not_ended(word, monkeypatch):
     traffic, targets = parse_traffic(word), parse_slo("ttft p95 < 1 ms, itl p95 < 1 ms, tpot mean < 1 ms")

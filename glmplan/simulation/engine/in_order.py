@@ -43,6 +43,8 @@ class _Content:
 
     def common(self, other: _Content) -> int:
         """Tokens at the head of both, [token]"""
+        if not self.runs or not other.runs or self.runs[0][0] != other.runs[0][0]:
+            return 0  # most pairs: the loop below takes several times as long
         found = 0
         for place, ((name, mine), (its, theirs)) in enumerate(zip(self.runs, other.runs, strict=False), start=1):
             if name != its:
@@ -121,7 +123,7 @@ class Slots:
 
         `waiting`: The queue, in order; requests that get a slot are taken out.
         """
-        seated = []
+        seated: list[Request] = []
         while waiting and self._free:
             request = waiting.popleft()
             slot = self._place(request)
@@ -298,10 +300,9 @@ class InOrderEngine(_ByPriority):
         if self._ahead:
             self._look()
         self._cap = self._threshold if self._threshold and self._busy + len(self.waiting) > 1 else 1 << 60
-        takes, budget = self._make_room()
+        takes, budget, need = self._make_room()
         decoding, begun = len(self._running), len(takes)
-        self.free -= self._counts[self._step % self.period] if decoding else 0
-        self.free -= sum(self._more_blocks(request, take) for request, take in takes)
+        self.free -= need
         self._chunks, self._tokens, self._weight, self._loading = takes, 0, 0.0, 0
         if self.waiting and self.preemptions == preemptions:
             if self._urgent_first:
@@ -330,10 +331,10 @@ class InOrderEngine(_ByPriority):
     def _more_blocks(self, request: Request, take: int) -> int:
         return -(-(request.done + take) // self._size) - (-(-request.done // self._size))
 
-    def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
+    def _make_room(self) -> tuple[list[tuple[Request, int]], int, int]:
         """Preempt until blocks suffice.
 
-        It returns the prompts that go on with their tokens, and the budget left.
+        It returns the prompts that go on with their tokens, the budget left, and the blocks that the step takes.
         """
         while True:
             need = self._counts[self._step % self.period] if self._running else 0
@@ -346,7 +347,7 @@ class InOrderEngine(_ByPriority):
                     need += self._more_blocks(request, take)
                     budget -= take
             if need <= self.free:
-                return takes, budget
+                return takes, budget, need
             self._preempt(self._victim())
 
     def _follow_started(self) -> None:
@@ -407,17 +408,18 @@ class SlotsEngine(InOrderEngine):
             self._slots.leave(finished, self.waiting)
         return finished
 
-    def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
+    def _make_room(self) -> tuple[list[tuple[Request, int]], int, int]:
         for request in self._slots.assign(self.waiting):
             request.token = self._joins = self._joins + 1
             self._started.append(request)
             self.free += -request.done // self._size  # what its slot holds of it
-        self._started = self._slots.in_order(self._started)
-        takes, budget = super()._make_room()
-        for request, _ in takes:
+        if len(self._started) > 1:
+            self._started = self._slots.in_order(self._started)
+        found = super()._make_room()
+        for request, _ in found[0]:
             if request.started < 0:
                 request.started = self.now
-        return takes, budget
+        return found
 
     def _preempt(self, request: Request) -> None:
         self._slots.leave([request], self.waiting)

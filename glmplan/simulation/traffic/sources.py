@@ -341,13 +341,14 @@ def _late_after(
     behind: dict[int, float] = {}
 
     def later(request: Request, now: float) -> Request | None:
-        follows = together(after(request, now))
-        for follow in follows:
+        follow = first = after(request, now)
+        while follow is not None:
             follow.arrival += lag
             if last is not None:
                 rank = request.replica if ranks > 1 else 0
                 follow.arrival = behind[rank] = max(follow.arrival, behind.get(rank, last) + apart(lag))
-        return linked(follows)
+            follow = follow.then
+        return first
 
     return later
 
