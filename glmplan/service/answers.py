@@ -22,7 +22,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.ask import Deployed, predict
 from glmplan.present.host_drawing import network_lines
 from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
-from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, watts_of, ways_of
+from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, wall_words, watts_of, ways_of
 from glmplan.request.option import MOST_USERS
 from glmplan.service import questions as q
 from glmplan.units import GIB, whole_number
@@ -73,9 +73,10 @@ def _planned(question: q.FitQuestion) -> FitAnswer:
 
 
 def _explain(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.present.fit_explain import fit_explanation
+    from glmplan.present.fit_explain import arithmetic_parts, arithmetic_text
 
-    return {"text": fit_explanation(_planned(question))}
+    parts = arithmetic_parts(_planned(question))
+    return {"text": arithmetic_text(parts), "parts": {name: asdict(one) for name, one in parts.items()}}
 
 
 def _values(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -394,10 +395,12 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
         "currency": terms.currency,
         "utilisation": terms.utilisation,
         "horizon_months": terms.horizon_months,
+        "residual_share": terms.residual_share,
         "million_input_tokens_month": inputs / 1e6,
         "million_output_tokens_month": outputs / 1e6,
         "million_tokens_month_most": (inputs + outputs) * max(most / rate, 1.0) / 1e6,
         "kw": None if watts is None else watts / 1000,
+        "kw_words": "" if watts is None else wall_words(asked.machine, terms=terms, limit=asked.power_limit),
         "ways": [
             _way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money, limit=asked.power_limit)
         ],

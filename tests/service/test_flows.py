@@ -442,6 +442,96 @@ def test_numbers_of_tables_open_their_arithmetic(opened):
     )
 
 
+def unfolded(page, place):
+    """Open a number; its arithmetic, once the service gave it."""
+    place.locator("summary").press("Enter")
+    place.locator(".note > div:not(:empty)").wait_for()
+    until(page, "![...document.querySelectorAll('details[open] .note > div')].some((one) => one.textContent === '…')")
+    return place.locator(".note").inner_text()
+
+
+def test_a_cell_of_the_comparison_opens_the_arithmetic_that_its_plan_has_alone(opened, client):
+    """Both ask `/v1/explain` and `/v1/cost`; the comparison named the parts of a number without their arithmetic."""
+    # with its limit the first plan has another layout than without
+    plans = [{"model": "llama-3.1-8b", "on": on, "tpot_limit": 0.05} for on in ("2xh100-sxm", "1xh100-sxm")]
+    other = urlencode({"model": "llama-3.1-8b", "on": "2xh100-sxm"})
+    page = opened(f"/?model=llama-3.1-8b&on=1xh100-sxm&users=8&rate=20&buy=20000&{urlencode({'vs': other})}")
+    settled(page)
+    question = {"plans": plans, "users": 8, "price": ["1xh100-sxm=20000"]}
+    compared = client.post("/v1/compare", json=question).json()
+    row = {
+        name: page.locator("#compare tbody tr", has=page.locator("th", has_text=name)).first.locator("> td")
+        for name in ("SLO is met", "TTFT", "TPOT", "Tokens/s", "KV pool", "A month", "1 M", "kW")
+    }
+    for place, (plan, found) in enumerate(zip(plans, compared["plans"], strict=True)):
+        parts = client.post("/v1/explain", json=plan | {"users": [1, 8], "changes": False}).json()["parts"]
+        told = {name: unfolded(page, cells.nth(place).locator("details")) for name, cells in row.items()}
+        for name, field, part in (("TTFT", "ttft_mean_ms", "ttft 8"), ("TPOT", "tpot_mean_ms", "tpot 8")):
+            assert f"= {found[field]:,.2f} ms" in parts[part]["text"] and parts[part]["text"] in told[name]
+        assert parts["step 8"]["text"] in told["TPOT"].replace("Decode step", "decode step")
+        for term in parts["step 8"]["terms"]:
+            assert f"{term['name']}\t" in told["TPOT"] and f"\t{1000 * term['seconds']:,.2f}\t" in told["TPOT"]
+        assert all(parts[name]["terms"][0]["name"] in told["Tokens/s"] for name in ("step 8", "ttft"))
+        assert parts["pool"]["text"] in told["KV pool"].replace("Pool on", "pool on")
+        assert parts["interval"]["text"] in told["SLO is met"]
+        assert f"{int(1000 * found['kw'] + 0.5):,} W at the wall" in told["kW"]
+        assert f"${found['usd_month']:,.0f}" in told["A month"]
+        assert f"= ${found['usd_per_million_output_tokens']:.2f} for a million" in told["1 M"]
+    # the answer alone opens the same
+    figure = page.locator("#figures details", has_text="Each, while the answer streams")
+    unfolded(page, figure)
+    assert figure.locator(".terms").inner_text() == row["TPOT"].nth(1).locator(".terms").inner_text()
+    assert violations(page) == []
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # no word of a table of terms is torn to letters
+    narrow = "[...document.querySelectorAll('.terms tbody th')].filter((one) => one.clientWidth < 90).length"
+    assert page.evaluate(narrow) == 0
+
+
+def test_a_comparison_is_judged_by_the_limits_of_the_question(opened, client):
+    """The limits were left out: the column of this page had another probability than its verdict."""
+    other = urlencode({"model": "llama-3.1-8b", "on": "2xh100-sxm", "rate": "10"})
+    page = opened(f"/?model=llama-3.1-8b&on=1xh100-sxm&users=8&rate=140&{urlencode({'vs': other})}")
+    settled(page)
+    chances = page.locator("#compare tbody tr", has=page.locator("th", has_text="SLO is met")).locator("td")
+    said = re.search(r"\d+ %", page.locator("#verdict-title").inner_text())[0]
+    assert chances.nth(1).inner_text().removesuffix(" ★") == said
+    [first, second] = client.post(
+        "/v1/compare",
+        json={
+            "plans": [
+                {"model": "llama-3.1-8b", "on": on, "tpot_limit": 0.00714286} for on in ("2xh100-sxm", "1xh100-sxm")
+            ],
+            "users": 8,
+        },
+    ).json()["plans"]
+    assert chances.nth(0).inner_text().removesuffix(" ★") == f"{int(100 * first['probability'] + 1e-9)} %"
+    assert first["probability"] != second["probability"]
+    assert "limits of TPOT of 7.14 ms" in page.locator("#compare-body > .note").last.inner_text()
+
+
+def test_a_price_of_a_machine_or_a_model_is_not_that_of_another(opened):
+    given = {"buy": "20000", "rent": "2", "api_in": "1", "api_out": "2", "electricity": "0.3"}
+    page = opened(f"/?model=llama-3.1-8b&on=1xh100-sxm&users=8&{urlencode(given)}")
+    settled(page)
+    kept = set(given)
+    for field, value, gone in (
+        ("users", "4", set()), ("cards", "2", {"buy"}), ("part", "h200 sxm", {"rent"}),
+        ("model", "qwen3-32b", {"api_in", "api_out"}),
+    ):  # fmt: skip
+        before = page.evaluate("location.search")
+        page.locator(f"#{field}").fill(value)
+        page.locator(f"#{field}").press("Enter")
+        until(page, f"location.search !== {json.dumps(before)}")
+        settled(page)
+        kept -= gone
+        address = page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
+        assert {name for name in given if name in address} == kept
+        assert {name for name in given if page.locator(f"#{name}").input_value()} == kept
+        assert bool(gone) == ("Removed" in page.locator("#said").inner_text())
+
+
 @pytest.mark.parametrize("plan", ["model=nosuch&on=1xh100-sxm", "model=llama-3.1-8b&on=1xnosuch"])
 def test_a_refusal_is_a_page_of_whole_sentences_without_commands(opened, plan):
     page = opened(f"/?{plan}&users=2", errors=True)

@@ -50,7 +50,7 @@ export function toAddress(state, others = []) {
 }
 
 /** The part of a state that is the plan, as the service takes it. */
-export function plan(state) {
+function plan(state) {
   const found = { model: state.model, on: state.on };
   for (const { name, dataset } of OPTIONS) if (state[name]) found[name] = valued(dataset.option, state[name]);
   return found;
@@ -79,6 +79,9 @@ export function prices(state, catalogue) {
   if (state.api_out && model) found.push(`${model.name}:output=${state.api_out}`);
   return found;
 }
+
+/** Prices of several questions; the last one that names a price gives it. */
+export const pricesOf = (states, catalogue) => [...new Map(states.flatMap((one) => prices(one, catalogue)).map((one) => [one.slice(0, one.lastIndexOf("=")), one])).values()];
 
 export function partOf(on) {
   const match = /^(\d+)x(.+)$/.exec(on || "");

@@ -1,7 +1,8 @@
 // The answer to the question: verdict with its probability, the reason of its width, and three next steps.
 
+import { monthLines } from "./cost.js";
 import { at, el, money, number, span, svg, time, whole } from "./dom.js";
-import { glossed } from "./words.js";
+import { glossed, lines, unfolds } from "./words.js";
 
 export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", not_safe: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
 const people = (count) => (count === 1 ? "1 person" : `${whole(count)} people`);
@@ -18,6 +19,9 @@ export function verdictWords({ answer, may_start: may }) {
   const start = { yes: "Yes", likely: "Likely", unlikely: "Unlikely" }[verdict];
   return `${start} for ${people(users)}: ${percent(probability)} %${probability >= 0.99 ? " or more" : ""}`;
 }
+
+/** The limits that a number of users meets. */
+export const limitWords = (safe) => `TPOT of ${time(safe.target_tpot_ms)}${safe.target_ttft_ms ? `, TTFT of ${time(safe.target_ttft_ms)}` : ""}`;
 
 const strong = (text) => el("b", { text });
 
@@ -114,8 +118,8 @@ function rangeBar(figure, limit) {
 const PARTS = { weights: "weight reads", launch: "launch and CPU overhead", cache: "KV cache reads", links: "communication", compute: "matrix compute", host: "weights in host memory" };
 
 /** A figure that opens its arithmetic. */
-function figure(name, value, unit, bar, lines) {
-  return el("details", { class: "figure" }, el("summary", {}, el("span", { text: name }), el("span", { class: "big" }, el("b", { text: value }), unit && ` ${unit}`), bar), el("div", { class: "note" }, lines.map((text) => el("p", {}, glossed(text)))));
+function figure(name, value, unit, bar, texts, more) {
+  return unfolds(el("details", { class: "figure" }, el("summary", {}, el("span", { text: name }), el("span", { class: "big" }, el("b", { text: value }), unit && ` ${unit}`), bar), el("div", { class: "note" }, lines(texts))), more);
 }
 
 /** The arithmetic of the speed of each. */
@@ -123,7 +127,7 @@ export function eachLines({ tpot_mean_ms: tpot, output_tokens_per_s_per_request:
   return [tpot && `1000 ms / ${number(tpot.value)} ms of TPOT; prompts and waiting are not in it.`, `90 % range ${span(each)}${each.inner_low ? `, 50 % range ${number(each.inner_low)} to ${number(each.inner_high)}` : ""}.`].filter(Boolean);
 }
 
-export function drawFigures(answer, users) {
+export function drawFigures(answer, users, sums) {
   const row = answer.users.find((one) => one.users === users);
   const { safe, memory, context, question } = answer;
   // a plan without speeds has no chart and no figures: its sections do not stand empty
@@ -133,13 +137,13 @@ export function drawFigures(answer, users) {
   const all = row.output_tokens_per_s;
   const user = row.output_tokens_per_s_per_user;
   const found = [];
-  if (each) found.push(figure("Each, while the answer streams", number(each.value), "tok/s", rangeBar(each, safe && 1000 / safe.target_tpot_ms), eachLines(row)));
-  if (all) found.push(figure("All together", number(all.value), "tok/s", rangeBar(all), [`${whole(users)} × ${number(user?.value)} tokens/s: output tokens over the whole time, with prompts and waiting.`, `90 % range ${span(all)}.`]));
-  if (row.ttft_mean_ms) found.push(figure("First token after", time(row.ttft_mean_ms.value), "", rangeBar(row.ttft_mean_ms, safe?.target_ttft_ms), [`Mean TTFT of ${whole(users)} prompts of ${whole(question.input_tokens)} tokens in a closed loop, waiting included.`, `90 % range ${time(row.ttft_mean_ms.low)} to ${time(row.ttft_mean_ms.high)}.`]));
-  if (memory?.requests_held) found.push(figure("KV pool holds", whole(memory.requests_held), memory.requests_held === 1 ? "request" : "requests", null, [`${whole(memory.kv_pool_tokens.value)} tokens (${whole(memory.kv_pool_tokens.low)} to ${whole(memory.kv_pool_tokens.high)}) / ${whole(question.input_tokens + question.output_tokens)} tokens of a request.`]));
-  if (context.one_request_tokens) found.push(figure("Longest request", whole(context.one_request_tokens), "tokens", null, [`The model reads up to ${whole(context.model_max_tokens)} tokens; ${whole(context.one_request_tokens_low)} fit in the pessimistic case.`]));
+  if (each) found.push(figure("Each, while the answer streams", number(each.value), "tok/s", rangeBar(each, safe && 1000 / safe.target_tpot_ms), eachLines(row), () => sums("tpot")));
+  if (all) found.push(figure("All together", number(all.value), "tok/s", rangeBar(all), [`${whole(users)} × ${number(user?.value)} tokens/s: output tokens over the whole time, with prompts and waiting.`, `90 % range ${span(all)}.`], () => sums("rate")));
+  if (row.ttft_mean_ms) found.push(figure("First token after", time(row.ttft_mean_ms.value), "", rangeBar(row.ttft_mean_ms, safe?.target_ttft_ms), [`Mean TTFT of ${whole(users)} prompts of ${whole(question.input_tokens)} tokens in a closed loop, waiting included.`, `90 % range ${time(row.ttft_mean_ms.low)} to ${time(row.ttft_mean_ms.high)}.`], () => sums("ttft")));
+  if (memory?.requests_held) found.push(figure("KV pool holds", whole(memory.requests_held), memory.requests_held === 1 ? "request" : "requests", null, [`${whole(memory.kv_pool_tokens.value)} tokens (${whole(memory.kv_pool_tokens.low)} to ${whole(memory.kv_pool_tokens.high)}) / ${whole(question.input_tokens + question.output_tokens)} tokens of a request.`], () => sums("pool")));
+  if (context.one_request_tokens) found.push(figure("Longest request", whole(context.one_request_tokens), "tokens", null, [`The model reads up to ${whole(context.model_max_tokens)} tokens; ${whole(context.one_request_tokens_low)} fit in the pessimistic case.`], () => sums("pool")));
   const parts = Object.entries(row.step_time_breakdown ?? {}).sort(([, one], [, other]) => other - one).filter(([, share]) => share >= 0.01);
-  if (parts.length) found.push(figure("Largest part of a step", `${Math.round(100 * parts[0][1])} %`, PARTS[parts[0][0]] ?? parts[0][0], null, [`${parts.map(([name, share]) => `${PARTS[name] ?? name} ${Math.round(100 * share)} %`).join(", ")} of a decode step at ${whole(users)} users.`]));
+  if (parts.length) found.push(figure("Largest part of a step", `${Math.round(100 * parts[0][1])} %`, PARTS[parts[0][0]] ?? parts[0][0], null, [`${parts.map(([name, share]) => `${PARTS[name] ?? name} ${Math.round(100 * share)} %`).join(", ")} of a decode step at ${whole(users)} users.`], () => sums("tpot")));
   // its place is kept, so that nothing below moves when the price comes
   at("figures").replaceChildren(...found, el("div", { id: "price-figure", class: "figure", text: "…" }), el("p", { class: "note", text: "Bar: 90 % range, dark 50 %; dashes: your limit. Open a figure for its arithmetic." }));
 }
@@ -149,10 +153,8 @@ export function priceFigure(found) {
   const way = found?.ways?.find((one) => one.usd_month !== null);
   if (!place) return;
   if (!way) return place.remove();
-  const bought = way.paid === "buy";
-  place.replaceWith(figure(`A month, ${bought ? "bought" : "rented"}`, money(way.usd_month), "", null, [
-    `${bought && way.usd_purchase ? `${money(way.usd_purchase)} over ${whole(found.horizon_months)} months, and running costs` : "Rent of every hour"}: ${Object.entries(way.month_lines).map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(", ") || money(way.usd_month)}.`,
-    `${money(way.usd_per_million_output_tokens)} for a million output tokens: the month / ${number(found.million_output_tokens_month)} M tokens at a mean load of ${Math.round(100 * found.utilisation)} %.`,
+  place.replaceWith(figure(`A month, ${way.paid === "buy" ? "bought" : "rented"}`, money(way.usd_month), "", null, [
+    ...monthLines(found, way),
     found.api ? `The API (${found.api.seller}) charges ${money(found.api.usd_month)} a month for the same tokens.` : "No API price is known.",
   ]));
 }

@@ -43,11 +43,27 @@ export function glossed(text) {
   });
 }
 
-/** A value of a table that opens its arithmetic; a value without one is text. */
-export function opens(shown, lines) {
-  const told = lines.filter(Boolean);
+/** Paragraphs of an arithmetic. */
+export const lines = (texts) => texts.filter(Boolean).map((text) => el("p", {}, glossed(text)));
+
+/** A value of a table that opens its arithmetic, and asks for `more` of it then; a value without one is text. */
+export function opens(shown, texts, more) {
+  const told = lines(texts);
   if (!told.length) return shown;
-  return el("details", { class: "cell" }, el("summary", {}, shown), el("div", { class: "note" }, told.map((text) => el("p", {}, glossed(text)))));
+  return unfolds(el("details", { class: "cell" }, el("summary", {}, shown), el("div", { class: "note" }, told)), more);
+}
+
+/** Ask for the rest of the arithmetic of a number when it is first opened. */
+export function unfolds(details, more) {
+  if (!more) return details;
+  const fill = async () => {
+    const place = el("div", { text: "…" });
+    details.querySelector(".note").append(place);
+    const found = await more().catch((error) => el("p", { text: plain(error.message) }));
+    place.replaceChildren(...[found].flat());
+  };
+  details.addEventListener("toggle", fill, { once: true });
+  return details;
 }
 
 /** Evidence levels as the command line writes them. */
