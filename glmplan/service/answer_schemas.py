@@ -734,6 +734,7 @@ class ModelRow(BaseModel):
     checkpoints: list[str]
     title: str
     bits: dict[str, float] = Field(description="Bits of a weight of most tensors, by checkpoint.")
+    aliases: list[str] = Field(description="Address on Hugging Face and other names that are understood.")
 
 
 class HardwareRow(BaseModel):

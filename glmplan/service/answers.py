@@ -301,7 +301,8 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
     engines = [{"name": name, "newest": load_engine(name).newest} for name in engine_names()]
     return {
         "models": [
-            row | {"title": titles.get(row["name"], row["name"]), "bits": _bits(row["name"])} for row in models().rows
+            row | {"title": titles.get(row["name"], row["name"])} | _formats_and_names(row["name"])
+            for row in models().rows
         ],
         "hardware": [row | {"title": titles.get(row["name"], row["name"])} for row in hardware().rows],
         "engines": engines,
@@ -309,12 +310,17 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
     }
 
 
-def _bits(model: str) -> dict[str, float]:
-    """Return the bits of a weight of most tensors, by checkpoint."""
+def _formats_and_names(name: str) -> dict[str, Any]:
+    """Return the bits of a weight of most tensors by checkpoint, and further names."""
     from glmplan.catalog.entries.models import load_model
     from glmplan.planner.formats import bits_of
 
-    return {one.name: round(bits_of(one), 2) for one in load_model(model).checkpoints}
+    model = load_model(name)
+    also = [model.hugging_face] if model.hugging_face else []
+    return {
+        "bits": {one.name: round(bits_of(one), 2) for one in model.checkpoints},
+        "aliases": [*also, *model.aliases],
+    }
 
 
 def _titles() -> dict[str, str]:

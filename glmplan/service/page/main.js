@@ -260,8 +260,9 @@ function changed(event) {
   // settings of one model, accelerator or layout are not carried to another
   if (id === "model" && modelOf(state.model, catalogue)?.name !== at("model").dataset.value) at("weights").value = "";
   if (id === "part") {
-    const host = catalogue.hardware.find((one) => one.name === at("part").dataset.value)?.kind === "host";
-    if (!host && at("cards").disabled) [at("cards").value, at("cards").disabled] = [1, false];
+    const machine = at("part").dataset.value;
+    const whole = /^\d+x/.test(machine) || catalogue.hardware.find((one) => one.name === machine)?.kind === "host";
+    if (!whole && at("cards").disabled) [at("cards").value, at("cards").disabled] = [1, false];
   }
   if (["cards", "engine"].includes(id) || (id === "model" && at("weights").value === "") || (id === "part" && at("part").dataset.value !== partOf(state.on).part)) for (const name of ["tp", "pp", "dp", "ep"]) at(name).value = "";
   const before = toAddress(state, others);

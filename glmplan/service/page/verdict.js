@@ -2,7 +2,7 @@
 
 import { monthLines } from "./cost.js";
 import { at, el, money, number, span, svg, time, whole } from "./dom.js";
-import { glossed, lines, unfolds } from "./words.js";
+import { glossed, inForm, lines, unfolds } from "./words.js";
 
 export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", not_safe: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
 const people = (count) => (count === 1 ? "1 person" : `${whole(count)} people`);
@@ -29,7 +29,7 @@ const strong = (text) => el("b", { text });
 function sentences(answer, row) {
   const { safe, memory, plan, question } = answer;
   const lacking = answer.answer.verdict === "unknown" ? answer.unknown.map((text) => `the speed is not known; unknown: ${text.replace(/^.*\bunknown: /, "")}`) : [];
-  const said = [answer.headline, ...answer.reasons, ...lacking].map((text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`);
+  const said = [answer.headline, ...answer.reasons, ...lacking].map((text) => inForm(`${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, "")}.`));
   if (!row || !safe) return [[said.join(" ")]];
   const rooms = [[memory?.kv_pool_gib, "of each accelerator"], [memory?.kv_pool_host_gib, "in host memory"]].filter(([size]) => size > 0);
   const free = rooms.length ? `, ${rooms.map(([size, where]) => `${number(size)} GiB for the KV cache ${where}`).join(" and ")}` : "";
@@ -60,16 +60,17 @@ function steps(answer, row, { copy, take, flows }) {
   const loads = Boolean(row);
   const metric = bench?.metrics.find((one) => one.users === bench.users && one.metric.startsWith("tpot")) ?? bench?.metrics[0];
   const measure = bench
-    ? el("div", {}, el("h2", { text: "Make it sure: measure once" }), el("p", {}, `A benchmark at ${whole(bench.users)} users narrows the range of the speed at ${whole(metric.users)} from ${factor(metric.interval_factor)} to ${factor(metric.interval_factor_after)}. `, el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(bench.command) })))
-    : el("div", {}, el("h2", { text: "Make it sure: measure" }), el("p", {}, answer.safe ? "This machine was measured. " : "", el("a", { href: flows.check, text: "Compare a server with this prediction" })));
+    ? el("div", {}, el("h2", { text: "Make it sure: measure once" }), el("p", {}, `A benchmark at ${whole(bench.users)} ${bench.users === 1 ? "user" : "users"} narrows the range of the speed at ${whole(metric.users)} from ${factor(metric.interval_factor)} to ${factor(metric.interval_factor_after)}. `, el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(bench.command) })))
+    : el("div", {}, el("h2", { text: "Make it sure: measure" }), el("p", {}, ["site", "configuration"].includes(answer.evidence_level) ? "This machine was measured. " : "", el("a", { href: flows.check, text: "Compare a server with this prediction" })));
   const good = answer.changes.find((one) => ["fits", "tight"].includes(one.verdict) && take(one.options));
   const buy = el("a", { href: flows.buy, text: "Search all machines" });
   const other = el("div", {}, el("h2", { text: "Take another format" }), el("p", {}, "The table below has every format of this model on this machine. ", el("a", { href: "#formats-title", text: "See the formats" })));
   const better = good
-    ? el("div", {}, el("h2", { text: "Make it fit better" }), el("p", {}, good.description, good.total_tokens_per_s ? `: ${number(good.total_tokens_per_s)} tokens/s together. ` : ". ", el("button", { type: "button", class: "link", text: "Try it", "aria-label": `Try it: ${good.description}`, click: () => take(good.options)() }), " or ", buy))
-    : el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "Nothing that was tried on this machine improves it. ", buy));
+    ? el("div", {}, el("h2", { text: "Make it fit better" }), el("p", {}, good.description, good.total_tokens_per_s ? `: ${number(good.total_tokens_per_s)} tokens/s together. ` : ". ", el("button", { type: "button", class: "link", text: "Try it", "aria-label": `Try it: ${good.description}`, click: () => take(good.options)() }), ...(loads ? [" or ", buy] : [])))
+    : loads && el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "Nothing that was tried on this machine improves it. ", buy));
+  const machine = el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "A search over all machines finds the cheapest one that meets the SLO. ", buy));
   const cheaper = loads && el("div", { id: "cheaper" }, el("h2", { text: "Cheaper not to buy?" }), el("p", { text: "…" }));
-  return [loads ? measure : other, better, cheaper].filter(Boolean);
+  return loads ? [measure, better, cheaper] : [other, better, machine].filter(Boolean);
 }
 
 /** Compare the month of the machine with that of an API, where both are known. */
@@ -78,10 +79,10 @@ export function drawCheaper(found, open) {
   if (!place) return;
   const ways = found?.ways?.filter((way) => way.usd_month !== null) ?? [];
   const way = ways.sort((one, other) => one.usd_month - other.usd_month)[0];
-  const machine = way && `this machine ${money(way.usd_month)} (${way.paid === "buy" ? "bought" : "rented"})`;
+  const machine = way && `this machine ${money(way.usd_month)} a month (${way.paid === "buy" ? "bought" : "rented"})`;
   const more = el("button", { type: "button", class: "link", text: found?.api && way ? "Break-even" : "Prices", click: open });
-  if (found?.api && way) place.replaceChildren(`At this load an API costs ${money(found.api.usd_month)} a month, ${machine}. `, more);
-  else if (way) place.replaceChildren(`${machine[0].toUpperCase()}${machine.slice(1)} a month; no API price is known. `, more);
+  if (found?.api && way) place.replaceChildren(`At this load an API costs ${money(found.api.usd_month)}, ${machine}. `, more);
+  else if (way) place.replaceChildren(`${machine[0].toUpperCase()}${machine.slice(1)}; no API price is known. `, more);
   else if (found?.api) place.replaceChildren(`At this load an API costs ${money(found.api.usd_month)} a month; this machine has no known price. `, more);
   else place.replaceChildren("No price is known. ", more);
 }

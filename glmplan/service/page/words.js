@@ -79,12 +79,16 @@ export function plain(message) {
     .replace(/^[a-z_.\d]+(, item \d+)?: /, "")
     .replace(/^([^:]*: )?(is of no kind)/, "This file $2")
     .replace(/Any result can be given to [^:]* as a CSV/, "Any result is read as a CSV")
+    .replace(", nor a file", "")
     .replaceAll(/: `glmplan fit` shows the shortfall/g, "")
     .replaceAll(/[;,]? ?\(?see `glmplan [^`]*`\)?/g, "")
     .replace(/[;,] or give (its|a) .*$/s, "")
     .replaceAll(/`glmplan (\w+)[^`]*`/g, "the command glmplan $1")
     .replaceAll(/`([a-z_\d]+)`/g, (_, field) => `“${nameOf(field)}”`);
 }
+
+/** A text with the fields of the form in the place of options of the command line. */
+export const inForm = (text) => text.replaceAll(/--([a-z-]+) (\S*\w)/g, (option, name, value) => (at(name.replaceAll("-", "_"))?.form ? `“${nameOf(name.replaceAll("-", "_"))}” ${value}` : option));
 
 /** The name that the form has for a field. */
 export function nameOf(field) {
