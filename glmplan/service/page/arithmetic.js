@@ -21,7 +21,7 @@ function drawn({ text, terms }) {
   const fitted = terms.some((one) => one.fitted);
   const columns = [["Part", "name"], ...(fitted ? [["Work", "work", true], ["Fitted", (one) => one.fitted.replace("time factor", "×"), true]] : []), ["ms", (one) => milliseconds(one.seconds), true], ["Share", (one) => `${number(Math.round((100 * one.seconds) / all))} %`, true]];
   const told = lines([`${text[0].toUpperCase()}${text.slice(1)}.`]);
-  return terms.length ? [...told, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Parts of the time, table" }, table(terms, columns))] : told;
+  return terms.length ? [...told, el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Parts of the time, table" }, table(terms, columns))] : told;
 }
 
 /** The arithmetic of a question at a number of users: of one of its numbers, or of all. It is asked for once. */
