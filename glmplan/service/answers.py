@@ -311,7 +311,7 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
 
 
 def _formats_and_names(name: str) -> dict[str, Any]:
-    """Return the bits of a weight of most tensors by checkpoint, and further names."""
+    """Return the bits of a weight by checkpoint, and further names."""
     from glmplan.catalog.entries.models import load_model
     from glmplan.planner.formats import bits_of
 
