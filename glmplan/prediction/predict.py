@@ -57,6 +57,7 @@ __all__ = [
     "Figure",
     "Prediction",
     "front_end_seconds",
+    "front_of",
     "predict",
     "predict_many",
     "predict_steps",
@@ -464,7 +465,7 @@ def _predict_whole(cases: Sequence[tuple[Deployment, Load, str | None]], effects
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     predictions: list[Prediction | None] = [None] * len(cases)
     seen = [metrics_of(load) for _, load, _ in cases]
-    fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
+    fronts = [front_of(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
     points = [one.points for one in seen]
     for members, table, least in bounded_tables([d for d, _, _ in cases], points, fronts):
         fit = effects or load_effects(cases[members[0]][0].engine)
@@ -524,7 +525,7 @@ def predict_steps(model: StepModel, load: Load, evidence: Evidence) -> Predictio
     if not model.times_prompts and load.phase == "serving":
         load = load.decoding()
     seen = metrics_of(load)
-    front = _front(seen, load)
+    front = front_of(seen, load)
     timed = np.ones(len(seen.prefill_tokens), dtype=bool)
     if not model.times_prompts and load.phase != "prefill":
         timed = (seen.prefill_tokens == 0) & (seen.arrivals == 0)
@@ -534,7 +535,8 @@ def predict_steps(model: StepModel, load: Load, evidence: Evidence) -> Predictio
     return _prediction(seen, load, model.times(seen.points, front), model.components, evidence, lower_bound)
 
 
-def _front(seen: LoadMetrics, load: Load) -> FrontPoints:
+def front_of(seen: LoadMetrics, load: Load) -> FrontPoints:
+    """Return the front-end work of each kind of step of a load."""
     return FrontPoints(seen.arrivals, seen.prompt, load.pass_tokens, seen.arrivals * load.idle)
 
 

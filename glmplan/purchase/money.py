@@ -21,7 +21,7 @@ from glmplan.catalog.schema.price import Price
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.machines.resolve import Machine
 from glmplan.purchase.cost import Month, Terms, in_usd, owned_month, read_terms, rented_month
-from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts, finite_number
+from glmplan.units import Bytes, Ratio, Tokens, Usd, Watts, finite_number, number
 
 __all__ = [
     "KINDS",
@@ -47,6 +47,7 @@ __all__ = [
     "rent_of",
     "server_draw",
     "wall_watts",
+    "wall_words",
     "watts_of",
     "ways_of",
 ]
@@ -466,6 +467,35 @@ def wall_watts(machine: Machine, *, terms: Terms, limit: Watts | None = None) ->
     includes_host = machine.accelerator.kind in _WITH_HOST
     rest = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
     return (cards + rest) / terms.supply_efficiency
+
+
+def wall_words(machine: Machine, *, terms: Terms, limit: Watts | None = None) -> str:
+    """Return the arithmetic of `wall_watts` as text.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.prices import load_prices
+    >>> from glmplan.io.machines.resolve import resolve_machine
+    >>> from glmplan.purchase.cost import read_terms
+    >>> terms = read_terms({}, prices=load_prices(), today=date(2026, 6, 1))
+    >>> wall_words(resolve_machine("2xrtx-pro-6000-ws"), terms=terms.but(rest_watts=400.0, supply_efficiency=0.8))
+    '(900 W of the accelerators + 400 W of the host) / 0.8 (efficiency of the power supply)'
+    """
+    cards = accelerator_watts(machine, terms=terms, limit=limit)
+    own = server_draw(machine, terms=terms)
+    if own is None:
+        includes_host = machine.accelerator.kind in ("soc", "system")
+        rest = 0.0 if includes_host else terms.rest_watts * machine.host.nodes
+        return (
+            f"({cards:,.0f} W of the accelerators + {rest:,.0f} W of the host) / {number(terms.supply_efficiency)} "
+            "(efficiency of the power supply)"
+        )
+    saved = machine.count * terms.power_share * (machine.accelerator.tdp or 0.0) - cards
+    less = f" - {saved / terms.supply_efficiency:,.0f} W that the power limit saves" if saved > 0.5 else ""
+    return (
+        f"{machine.count} × {own:,.0f} W (stated draw of the server for an accelerator) × {number(terms.power_share)} "
+        f"(power share){less}"
+    )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,9 @@ from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_nu
 
 __all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size"]
 
-_AMOUNT = re.compile(r"([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
+_AMOUNT = re.compile(r"(?:([A-Za-z]{3})\s*)?([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
+_SIGNS = {"$": "USD", "€": "EUR", "£": "GBP"}
+_SIGN = re.compile("[$€£]")
 
 
 @dataclass(frozen=True)
@@ -110,21 +112,21 @@ def read_amount(given: object, field: str, rates: Iterable[str] = ()) -> Usd:
     --------
     >>> read_amount("120k", "--budget")
     120000.0
-    >>> read_amount("60k EUR", "--budget", ["EUR=1.1"])
-    66000.0
+    >>> read_amount("60k EUR", "--budget", ["EUR=1.1"]), read_amount("€60k", "--budget", ["EUR=1.1"])
+    (66000.0, 66000.0)
     """
     rate = 1.0
     if isinstance(given, str):
-        match = _AMOUNT.fullmatch(given.strip())
-        if match is None:
+        match = _AMOUNT.fullmatch(_SIGN.sub(lambda sign: _SIGNS[sign[0]], given.strip()))
+        if match is None or (match[1] and match[4]):
             raise SpecError("is not an amount such as 120k", field=field, value=given)
-        currency = (match[3] or "USD").upper()
+        currency = (match[1] or match[4] or "USD").upper()
         known = {"USD": 1.0} | read_rates(rates)
         if currency not in known:
             raise SpecError(f"is not in USD: set --rate {currency}=NUMBER", field=field, value=given)
         rate = known[currency]
-        number = finite_number(match[1].replace(",", "").replace("_", ""), field)
-        number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
+        number = finite_number(match[2].replace(",", "").replace("_", ""), field)
+        number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[3]]
     else:
         number = finite_number(given, field)
     if number <= 0:

@@ -64,7 +64,9 @@ class PlanRequest(OptionRecord):
             unit="B",
             help="Memory of the processors of a node, such as 512GB.",
             commands=PLANS | {"compare", "sensitivity", "simulate"},
-            form="",
+            form="Hardware",
+            label="Host memory",
+            vacant="none",
         ),
     ] = None
     host_memory_bandwidth: Annotated[
@@ -74,7 +76,9 @@ class PlanRequest(OptionRecord):
             unit="B/s",
             help="Data-sheet bandwidth of that memory, all sockets of a node together, such as 460GB/s.",
             commands=PLANS | {"compare", "sensitivity", "simulate"},
-            form="",
+            form="Hardware",
+            label="Host memory bandwidth",
+            vacant="none",
         ),
     ] = None
     weights: Annotated[

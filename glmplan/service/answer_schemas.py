@@ -48,6 +48,7 @@ __all__ = [
     "Metric",
     "ModelRow",
     "Narrowed",
+    "Paragraph",
     "Part",
     "PerToken",
     "Plan",
@@ -68,6 +69,7 @@ __all__ = [
     "Stating",
     "SweepAnswer",
     "TableAnswer",
+    "Term",
     "TrafficRun",
     "Tried",
     "Warn",
@@ -657,10 +659,12 @@ class CostAnswer(BaseModel):
     currency: str
     utilisation: float
     horizon_months: float
+    residual_share: float
     million_input_tokens_month: float
     million_output_tokens_month: float
     million_tokens_month_most: float
     kw: Number
+    kw_words: str
     ways: list[Way]
     api: Api | None
     api_missing: str
@@ -735,6 +739,7 @@ class ModelRow(BaseModel):
     checkpoints: list[str]
     title: str
     bits: dict[str, float] = Field(description="Bits of a weight of most tensors, by checkpoint.")
+    aliases: list[str] = Field(description="Address on Hugging Face and other names that are understood.")
 
 
 class HardwareRow(BaseModel):
@@ -756,10 +761,31 @@ class EngineRow(BaseModel):
     newest: str
 
 
+class Term(BaseModel):
+    """One component of a time."""
+
+    name: str
+    work: str
+    fitted: str
+    seconds: float
+
+
+class Paragraph(BaseModel):
+    """A step of the arithmetic, and the components of its time."""
+
+    number: int
+    text: str
+    terms: list[Term]
+
+
 class Explanation(BaseModel):
-    """The arithmetic of a plan."""
+    """The arithmetic of a plan.
+
+    - `parts`: Paragraphs by name; that of a concurrency ends with it, as in ``step 8``, ``tpot 8`` and ``ttft 8``.
+    """
 
     text: str
+    parts: dict[str, Paragraph]
 
 
 class CheckedMetric(BaseModel):

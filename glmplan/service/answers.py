@@ -24,7 +24,7 @@ from glmplan.planner.users import safe_number
 from glmplan.prediction.step_models import site_calibration
 from glmplan.present.host_drawing import network_lines
 from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
-from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, watts_of, ways_of
+from glmplan.purchase.money import Money, Offer, Way, market_of, offers_of, wall_words, watts_of, ways_of
 from glmplan.request.option import MOST_USERS
 from glmplan.service import questions as q
 from glmplan.units import GIB, TokensPerSecond, whole_number
@@ -75,9 +75,10 @@ def _planned(question: q.FitQuestion) -> FitAnswer:
 
 
 def _explain(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.present.fit_explain import fit_explanation
+    from glmplan.present.fit_explain import arithmetic_parts, arithmetic_text
 
-    return {"text": fit_explanation(_planned(question))}
+    parts = arithmetic_parts(_planned(question))
+    return {"text": arithmetic_text(parts), "parts": {name: asdict(one) for name, one in parts.items()}}
 
 
 def _values(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,7 +304,8 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
     engines = [{"name": name, "newest": load_engine(name).newest} for name in engine_names()]
     return {
         "models": [
-            row | {"title": titles.get(row["name"], row["name"]), "bits": _bits(row["name"])} for row in models().rows
+            row | {"title": titles.get(row["name"], row["name"])} | _formats_and_names(row["name"])
+            for row in models().rows
         ],
         "hardware": [row | {"title": titles.get(row["name"], row["name"])} for row in hardware().rows],
         "engines": engines,
@@ -311,12 +313,17 @@ def _catalogue(question: CatalogueQuestion, progress: Progress, limits: Mapping[
     }
 
 
-def _bits(model: str) -> dict[str, float]:
-    """Return the bits of a weight of most tensors, by checkpoint."""
+def _formats_and_names(name: str) -> dict[str, Any]:
+    """Return the bits of a weight by checkpoint, and further names."""
     from glmplan.catalog.entries.models import load_model
     from glmplan.planner.formats import bits_of
 
-    return {one.name: round(bits_of(one), 2) for one in load_model(model).checkpoints}
+    model = load_model(name)
+    also = [model.hugging_face] if model.hugging_face else []
+    return {
+        "bits": {one.name: round(bits_of(one), 2) for one in model.checkpoints},
+        "aliases": [*also, *model.aliases],
+    }
 
 
 def _titles() -> dict[str, str]:
@@ -396,10 +403,12 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
         "currency": terms.currency,
         "utilisation": terms.utilisation,
         "horizon_months": terms.horizon_months,
+        "residual_share": terms.residual_share,
         "million_input_tokens_month": inputs / 1e6,
         "million_output_tokens_month": outputs / 1e6,
         "million_tokens_month_most": (inputs + outputs) * _most_rate(planned) / rate / 1e6,
         "kw": None if watts is None else watts / 1000,
+        "kw_words": "" if watts is None else wall_words(asked.machine, terms=terms, limit=asked.power_limit),
         "ways": [
             _way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money, limit=asked.power_limit)
         ],

@@ -68,6 +68,9 @@ def _imported(text: str, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         kind, problems, frame = found.kind, [str(one) for one in found.problems], pd.DataFrame(found.rows)
     if frame.empty:
         raise SpecError("holds no run that can be compared", field="text")
+    for column in ("model", "accelerator"):
+        if column not in frame or (frame[column].astype(str).str.strip() == "").any():
+            raise SpecError("is not in the file: choose it", field=column)
     rows = list(with_known_names(runs_of_frame(frame)))
     pairs: list[tuple[str, Compared]] = []
     measured = frame.to_dict("records")

@@ -414,16 +414,22 @@ def _is_type(part: str) -> bool:
     return "[" in part or part.startswith("constrained-") or part in _TYPES
 
 
+#: an option of the command line in a message
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
+#: options that have another name as the field of a question
+_FIELDS = {"rate": "rates"}
+
+
 def _plain(option: object) -> str | None:
     """Return an option as the field name of a question."""
     if option is None:
         return None
     text = printable(option)
-    return text[2:].replace("-", "_") if text.startswith("--") else text
+    return _field(text[2:]) if text.startswith("--") else text
 
 
-#: an option of the command line in a message
-_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
+def _field(option: str) -> str:
+    return _FIELDS.get(option, option.replace("-", "_"))
 
 
 def refusal_record(error: GlmplanError) -> dict[str, Any]:
@@ -439,7 +445,7 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
     """
     # options of the command line are fields here, those of a quoted command stay
     parts = printable(error).split("`")
-    parts[::2] = [_OPTION.sub(lambda match: f"`{match[1].replace('-', '_')}`", part) for part in parts[::2]]
+    parts[::2] = [_OPTION.sub(lambda match: f"`{_field(match[1])}`", part) for part in parts[::2]]
     message = re.sub(r"^`(\w+)`: ", r"\1: ", "`".join(parts))
     found: dict[str, Any] = {"kind": type(error).__name__, "message": message}
     if isinstance(error, SpecError):

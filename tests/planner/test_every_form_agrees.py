@@ -23,7 +23,7 @@ from glmplan.planner import fit_answer
 from glmplan.planner.plan import UserRow
 from glmplan.present.answer_text import fit_text
 from glmplan.present.first_screen import first_screen
-from glmplan.present.fit_explain import fit_csv, fit_explanation, fit_markdown
+from glmplan.present.fit_explain import arithmetic_parts, fit_csv, fit_explanation, fit_markdown
 from glmplan.present.json_answers import fit_json
 from glmplan.request.plan import PlanRequest
 from glmplan.units import number
@@ -140,21 +140,47 @@ def test_the_explanation_adds_up_to_what_is_printed(answers):
     for told, answer in answers:
         if answer.deployment is None:
             continue
-        steps = re.split(r"^  5\. decode step of ", fit_explanation(answer), flags=re.MULTILINE)[1:]
-        asked = [answer.users[0], answer.users[-1]]
-        for row, text in zip(asked, steps, strict=True):
-            flat = " ".join(text.split())
-            step = float(re.search(r"tokens: ([\d,.]+) ms", flat)[1].replace(",", ""))
-            parts = [float(one) for one in re.findall(r"(-?\d+\.\d\d) +-?\d+%$", text, re.MULTILINE)]
-            assert sum(parts) == pytest.approx(step, abs=0.005 * (len(parts) + 1)), told
+        parts, text = arithmetic_parts(answer), " ".join(fit_explanation(answer).split())
+        assert all(one.text in text and all(term.name in text for term in one.terms) for one in parts.values()), told
+        for row in (answer.users[0], answer.users[-1]):
+            step = parts[f"step {row.users}"]
+            assert f"tokens: {1e3 * step.seconds:.2f} ms" in step.text, told
             if row.tpot is None:
                 continue
-            sums = re.search(r"TPOT of [\d,]+ users?: ([\d.]+) ms .*? ([+-]) ([\d.]+) ms \(.*?\) = ([\d.]+) ms", flat)
+            sums = re.search(
+                r": ([\d.]+) ms .*? ([+-]) ([\d.]+) ms \(.*?\) = ([\d.]+) ms", parts[f"tpot {row.users}"].text
+            )
             before, sign, rest, total = float(sums[1]), sums[2], float(sums[3]), float(sums[4])
             assert before + (rest if sign == "+" else -rest) == pytest.approx(total, abs=1e-6), told
             assert total == pytest.approx(1e3 * row.tpot.value, abs=0.0051), told
             if row.users == 1 and row.tpot.value != row.tpot.best:  # nothing reads prompts beside it
                 assert rest <= 0.01 * total + 0.01, told
+
+
+def test_the_first_token_is_explained_by_its_prompt_and_its_wait(answers):
+    seen = 0
+    for told, answer in answers:
+        row = answer.users[-1] if answer.users else None
+        if answer.deployment is None or answer.asked.prefill or row is None or row.ttft is None:
+            continue
+        parts = arithmetic_parts(answer)
+        alone = parts["ttft"].seconds
+        assert f": {1e3 * alone:,.2f} ms for a prompt of {answer.asked.input_tokens:,} tokens" in parts["ttft"].text, (
+            told
+        )
+        # the steps of the prompt are its time: a correction that would hide a missing step is a term of its own
+        corrected = sum(one.seconds for one in parts["ttft"].terms if one.name.startswith("correction"))
+        assert abs(corrected) <= 0.5 * alone, told
+        if row.users == 1:
+            assert alone == pytest.approx(row.ttft.value), told
+            continue
+        flat = parts[f"ttft {row.users}"].text.replace(",", "")
+        before, sign, wait, total = re.search(r": ([\d.]+) ms alone ([+-]) ([\d.]+) ms .* = ([\d.]+) ms", flat).groups()
+        assert float(before) == pytest.approx(1e3 * alone, abs=0.0051), told
+        assert float(before) + float(f"{sign}{wait}") == pytest.approx(float(total), abs=1e-6), told
+        assert float(total) == pytest.approx(1e3 * row.ttft.value, abs=0.0051), told
+        seen += 1
+    assert seen >= 3
 
 
 def rates(row: UserRow):

@@ -24,7 +24,7 @@ def test_the_page_shows_every_route_and_asks_an_example(address, client):
         page.on("request", lambda one: one.url.startswith(address) or faults.append(one.url))
         page.goto(f"{address}/docs")
         page.locator("#routes[aria-busy=false]").wait_for()
-        shown = page.locator("summary code").all_inner_texts()
+        shown = page.locator("summary > code:first-child").all_inner_texts()
         routes = [f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods]
         assert shown == [*routes, *document["components"]["schemas"]]
         page.get_by_text("POST /v1/links").click()
@@ -37,6 +37,22 @@ def test_the_page_shows_every_route_and_asks_an_example(address, client):
         page.locator("#schema-JobState[open]").wait_for()
         browser.close()
     assert faults == []
+
+
+def test_the_page_follows_the_theme_and_writes_no_backticks(address):
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        colours = []
+        for scheme in ("light", "dark"):
+            page = browser.new_context(color_scheme=scheme).new_page()
+            page.set_default_timeout(PATIENCE)
+            page.goto(f"{address}/docs")
+            page.get_by_text("GET /v1/values", exact=True).wait_for()
+            colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            assert "`" not in page.locator("#routes").inner_text()
+            assert page.locator("#routes > p code").first.inner_text() == "--format json"
+        browser.close()
+    assert colours[0] != colours[1]
 
 
 def test_the_page_asks_for_the_token_of_the_service(serving):

@@ -164,6 +164,8 @@ CONTROLS = {
     "part": ("h200-sxm", {"on": "1xh200-sxm"}),
     "cards": ("2", {"on": "2xh100-sxm"}),
     "engine": ("sglang", {"engine": "sglang"}),
+    "host_memory": ("512GB", {"host_memory": "512GB"}),
+    "host_memory_bandwidth": ("460GB/s", {"host_memory_bandwidth": "460GB/s"}),
     "users": ("4", {"users": [1, 4]}),
     "context": ("4096", {"context": 4096}),
     "input": ("300", {"input": 300}),

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from urllib.parse import quote
 
 import pytest
 
@@ -102,6 +103,44 @@ def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_res
     assert command == "glmplan fit llama-3.1-8b --on 2xh100-sxm --kv 'fp8' --users '1,4'"
     run(*shlex.split(command)[1:])
     assert "2xh100-sxm" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+def test_every_command_that_a_site_names_is_one(site, capsys):
+    """It named `glmplan explain` and `glmplan workbook`, limits without a unit, and compared plans without options."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    named = {}
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_context(offline=True).new_page()
+        page.set_default_timeout(PATIENCE)
+        other = "vs=" + quote("model=llama-3.1-8b&on=1xh200-sxm&tp=1&rate=9")
+        page.goto(
+            f"{(site / 'index.html').as_uri()}?model=llama-3.1-8b&on=1xh100-sxm&input=512&output=128&users=8&{other}"
+        )
+        page.wait_for_function("document.body.dataset.done")
+        named["compare"] = page.locator("#compare-body .note").first.inner_text()
+        page.locator("#formats details.cell:has-text('Yes')").nth(1).locator("summary").click()
+        page.locator("#formats details[open] .note", has_text="glmplan").wait_for()
+        named["fit"] = page.locator("#formats details[open] .note").inner_text()
+        page.locator("#tab-take").click()
+        page.locator("#export-xlsx").click()
+        page.locator("#said", has_text="glmplan").wait_for()
+        named["sheet new"] = page.locator("#said").inner_text()
+        page.goto(f"{(site / 'index.html').as_uri()}?model=llama-3.1-8b&on=1xh100-sxm&users=8&rate=20&wait=3")
+        page.locator("#problem:not([hidden])").wait_for()
+        named[""] = page.locator("#problem").inner_text()
+        browser.close()
+    commands = {name: shlex.split(re.search(r"glmplan .*", text)[0])[1:] for name, text in named.items()}
+    assert all(" ".join(command).startswith(name) for name, command in commands.items())
+    assert "--explain" in commands["fit"] and "llama-3.1-8b@1xh200-sxm,tp=1" in commands["compare"]
+    assert commands[""][commands[""].index("--tpot-limit") :][:2] == ["--tpot-limit", "0.05s"]
+    for name in ("compare", "fit", ""):
+        run(*commands[name])
+        assert "llama-3.1-8b" in capsys.readouterr().out
+    run("sheet", "new", "--help")
+    known = capsys.readouterr().out
+    assert all(word in known for word in commands["sheet new"] if word.startswith("--"))
 
 
 def test_a_plan_that_is_refused_is_named(tmp_path, capsys):

@@ -476,7 +476,7 @@ def options_of(
 ) -> tuple[Option, ...]:
     """Plan, tabulate and price options for a load (users, input, output)."""
     users, inputs, outputs = load
-    plans = [_plans(model, option, inputs, outputs, said) for option in wanted]
+    plans = [_plans(model, option, load, said) for option in wanted]
     longest = min(formats[0].asked.longest_request for formats in plans)
     share = max(-(-users // option.machines) for option in wanted)
     deployed = [plan.deployment for formats in plans for plan in formats]
@@ -495,10 +495,15 @@ def options_of(
     return tuple(options)
 
 
-def _plans(model: str, wanted: Wanted, inputs: int, outputs: int, said: Mapping[str, Any]) -> list[Deployed]:
-    """Return the plan of an option in each KV cache format of its engine."""
-    given = dict(said) | dict(wanted.said)
-    first = deployment(model, wanted.on, input=inputs, output=outputs, **given)
+def _plans(model: str, wanted: Wanted, load: tuple[int, int, int], said: Mapping[str, Any]) -> list[Deployed]:
+    """Return the plan of an option in each KV cache format of its engine.
+
+    Format and layout are those of `fit` for the users of one machine.
+    """
+    users, inputs, outputs = load
+    share = (-(-users // wanted.machines),)
+    given = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
+    first = deployment(model, wanted.on, **given)
     terms = first.holding.terms
     layout = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")}
     plans = [first]
@@ -507,7 +512,7 @@ def _plans(model: str, wanted: Wanted, inputs: int, outputs: int, said: Mapping[
         if form.format == terms.kv or (form.silicon is not None and not part.supports(form.silicon)):
             continue
         try:
-            other = deployment(model, wanted.on, input=inputs, output=outputs, **(given | layout | {"kv": form.format}))
+            other = deployment(model, wanted.on, **(given | layout | {"kv": form.format}))
         except GlmplanError:  # no kernels on this accelerator, or the cache does not fit
             continue
         if other.holding.terms.kv not in [plan.holding.terms.kv for plan in plans]:

@@ -2,10 +2,10 @@
 
 import { ask, at, el, money, number, pageOf, Refused, svg, table, time, whole } from "./dom.js";
 import { combobox, machineChoices, modelChoices } from "./combo.js";
-import { copy, explainTerms, LEVELS, opens, refusal, withoutOption } from "./words.js";
+import { copy, explainTerms, inForm, LEVELS, opens, refusal, withoutOption } from "./words.js";
 import { save } from "./export.js";
 
-const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "power", "probability"];
+const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "price", "rates", "power", "probability"];
 const MOST_PINS = 4;
 const model = combobox(at("model"), "Model");
 const machine = combobox(at("only"), "Only these machines");
@@ -57,6 +57,7 @@ function question() {
   for (const name of ["input", "output"]) if (text[name]) asked[name] = Number(text[name]);
   if (only.length) asked.only = only.join(",");
   for (const name of ["budget", "power"]) if (text[name]) asked[name] = text[name];
+  for (const name of ["price", "rates"]) if (text[name]) asked[name] = text[name].split(/[,;\s]+/);
   const address = new URLSearchParams({ model: asked.model });
   for (const name of FIELDS) if (text[name]) address.set(name, text[name]);
   if (only.length) address.set("only", only.join(","));
@@ -148,7 +149,7 @@ function shown() {
 
 function draw() {
   const { options } = found;
-  const skipped = Object.entries(found.skipped);
+  const skipped = Object.entries(found.skipped).map(([why, count]) => [inForm(why), count]);
   const best = options.find((one) => one.role === "answer");
   at("verdict").hidden = false;
   at("verdict").dataset.verdict = best ? "yes" : "unlikely";
@@ -186,7 +187,7 @@ function redraw() {
   at("options").replaceChildren(rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Machines, table" }, table(rows, columns, { caption: "Machines", here: (one) => one.role === "answer" && one.rank === 1 })) : el("p", { class: "note", text: "No machine passes the filters." }));
   const chosen = found.options.filter((one) => pins.includes(keyOf(one)));
   at("pins-card").hidden = !chosen.length;
-  const lines = [["A month", (one) => opens(money(one.usd_month), monthLines(one))], ["Purchase", (one) => money(one.usd_purchase)], ["Probability of the SLO", (one) => opens(`${Math.floor(100 * one.probability)} %`, chanceLines(one))], ["Carries", (one) => opens(number(capacity(one)), carriesLines(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => time(one.ttft_mean_ms)], ["TPOT", (one) => time(one.tpot_mean_ms)], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
+  const lines = [["A month", (one) => opens(money(one.usd_month), monthLines(one))], ["Purchase", (one) => opens(money(one.usd_purchase), one.usd_purchase ? priceLines(one) : [])], ["Probability of the SLO", (one) => opens(`${Math.floor(100 * one.probability)} %`, chanceLines(one))], ["Carries", (one) => opens(number(capacity(one)), carriesLines(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => opens(time(one.ttft_mean_ms), limitLines(one, "ttft"))], ["TPOT", (one) => opens(time(one.tpot_mean_ms), limitLines(one, "tpot"))], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
   at("pins").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pinned machines, table" }, el("table", {}, el("thead", {}, el("tr", {}, el("td"), chosen.map((one) => el("th", { scope: "col", text: `${named(one)} ${one.paid}` })))), el("tbody", {}, lines.map(([title, write]) => el("tr", {}, el("th", { scope: "row", text: title }), chosen.map((one) => el("td", {}, write(one) ?? "–"))))))));
 }
 
@@ -195,8 +196,10 @@ const monthLines = (one) => [
   Object.entries(one.month_lines).filter(([, usd]) => usd).map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + "),
   one.usd_purchase && `Purchase ${money(one.usd_purchase)}; it is written off over ${whole(found.terms.horizon_months)} months, ${Math.round(100 * found.terms.residual_share)} % are left.`,
   ...one.price_assumed.map((text) => `${withoutOption(text)}.`),
-  ...Object.entries(one.price_sources).map(([name, price]) => `${titles.get(name) ?? name}: ${money(price.usd)} per ${price.per}, ${price.dates.at(-1)}.`),
+  ...priceLines(one),
 ];
+const priceLines = (one) => Object.entries(one.price_sources).map(([name, price]) => `${titles.get(name) ?? name}: ${money(price.usd)} per ${price.per}, ${price.dates.at(-1)}.`);
+const limitLines = (one, metric) => one.slo.filter((limit) => limit.target.startsWith(metric)).map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}; the page of the machine has each part of it.`);
 const chanceLines = (one) => [`Probability that ${number(found.load)} ${found.unit} meet all limits.`, ...one.slo.map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}.`)];
 const carriesLines = (one) => [`The largest load within the SLO with ${Math.round(100 * found.probability_wanted)} % probability${one.capacity_is_lower_bound ? "; more was not tried" : one.limited_by ? `; then it exceeds ${one.limited_by}` : ""}.`, one.headroom > 0 && `${number(capacity(one))} / ${number(found.load)} = ${Math.round(100 * one.headroom)} % more than asked.`];
 

@@ -19,18 +19,29 @@ const combos = { model: combobox(at("model"), "Model"), accelerator: combobox(at
 const fact = (name) => at(name).dataset.value ?? at(name).value;
 let catalogue = { models: [], hardware: [], engines: [] };
 let file = { name: "", text: "" };
+/** The machine of the address, and the facts that it stands for. */
+let asked = { on: given.get("on") ?? "", accelerator: "", count: "" };
 
 function begin() {
-  const [, count, part] = /^(\d+)x(.+)$/.exec(given.get("on") ?? "") ?? ["", "", given.get("on") ?? ""];
-  const facts = { model: given.get("model"), accelerator: part, accelerator_count: count, engine: given.get("engine"), weights: given.get("weights"), tp: given.get("tp") };
+  const facts = { model: given.get("model"), engine: given.get("engine"), weights: given.get("weights"), tp: given.get("tp") };
   for (const name of FACTS) at(name).value = facts[name] ?? "";
   for (const name of Object.keys(combos)) at(name).dataset.value = at(name).value;
   for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
-  ask("v1/catalogue").then((found) => { catalogue = found; }).catch(refusal).finally(() => {
+  ask("v1/catalogue").then((found) => { catalogue = found; machine(); }).catch(refusal).finally(() => {
     fill();
     command();
     document.body.dataset.done = "true";
   });
+}
+
+/** The facts of the machine of the address; one with several kinds of accelerator has none. */
+function machine() {
+  const [, count, part] = /^(\d+)x([^+]+)$/.exec(asked.on) ?? ["", "", asked.on];
+  const entry = catalogue.hardware.find((one) => one.name === part);
+  if (!entry) return;
+  asked = { ...asked, accelerator: entry.accelerator, count: String(entry.accelerator_count * (count || 1)) };
+  at("accelerator").dataset.value = asked.accelerator;
+  at("accelerator_count").value = asked.count;
 }
 
 /** The lists of facts; the first entry of each leaves the fact to the file. */
@@ -45,7 +56,8 @@ function fill() {
 /** The command that measures the server of the question. */
 function command() {
   const users = Number(given.get("users")) || 8;
-  const on = fact("accelerator") ? `${fact("accelerator_count") || 1}x${fact("accelerator")}` : "NxACCELERATOR";
+  const same = fact("accelerator") === asked.accelerator && fact("accelerator_count") === asked.count;
+  const on = same && asked.on ? asked.on : fact("accelerator") ? `${fact("accelerator_count") || 1}x${fact("accelerator")}` : "NxACCELERATOR";
   const words = `glmplan validate ${fact("model") || "MODEL"} --url http://MACHINE:8000/v1 --on ${on} --users ${users > 1 ? `1,${users}` : 1} --input ${given.get("input") || 2048} --output ${given.get("output") || 512} --out acceptance`;
   at("command").replaceChildren(...typed(words));
 }
@@ -53,6 +65,7 @@ function command() {
 async function taken(one) {
   const text = await one.text();
   // of a long log the head has the settings and the tail the result
+  at("text").value = "";
   file = { name: one.name, text: text.length > MOST ? `${text.slice(0, MOST / 2)}\n${text.slice(-MOST / 2)}` : text };
   await compare();
 }
@@ -89,7 +102,7 @@ function draw(found) {
   at("verdict").hidden = false;
   at("verdict").dataset.verdict = look;
   at("verdict-title").textContent = `${mark} ${words}`;
-  at("headline").textContent = `Read: ${found.kind}, ${found.runs} ${found.runs === 1 ? "run" : "runs"}. ${figures.length ? `${figures.length - found.outside} of ${figures.length} metrics lie inside the 90 % interval${found.verdict === "as_predicted" && found.outside ? ", and so many misses are within chance" : ""}.` : "No metric has both a measurement and a prediction."}`;
+  at("headline").textContent = `Read: ${at("text").value.trim() || !file.name ? "" : `${file.name}, `}${found.kind}, ${found.runs} ${found.runs === 1 ? "run" : "runs"}. ${figures.length ? `${figures.length - found.outside} of ${figures.length} metrics lie inside the 90 % interval${found.verdict === "as_predicted" && found.outside ? ", and so many misses are within chance" : ""}.` : "No metric has both a measurement and a prediction."}`;
   const calibrate = `glmplan calibrate --from ${/^[\w.-]+$/.test(file.name || "FILE") ? file.name || "FILE" : `'${file.name}'`} --save my-site`;
   const steps = !figures.length ? [] : [el("div", {}, el("h3", { text: "Calibrate with this" }), el("p", {}, "Later answers of your site are narrower: ", el("code", {}, typed(calibrate)), " ", el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(calibrate, "The command is copied.") })))];
   if (found.causes.length) steps.push(el("div", {}, el("h3", { text: "Likely causes" }), el("ol", {}, found.causes.map((one) => el("li", {}, el("b", { text: one.what }), `: ${one.evidence}. Try: ${one.to_try}.`)))));

@@ -14,6 +14,16 @@ function matching(choices, typed) {
   return words.length ? found.sort((one, other) => rank(other) - rank(one)) : found;
 }
 
+/** Machines of typed counts, as in "8 x H200" or "2 x 5090 + 2 x 4090". */
+function counted(choices, typed) {
+  const parts = typed.split("+").map((one) => /^\s*(\d+)\s*[x×*]\s*(\S.*)$/i.exec(one));
+  if (!parts.every(Boolean)) return [];
+  const found = parts.map(([, count, words]) => matching(choices.filter((one) => one.counted), words).map((one) => ({ value: `${Number(count)}x${one.value}`, title: `${Number(count)} × ${one.title}` })));
+  const first = found.slice(0, -1).map(([best]) => best);
+  if (first.includes(undefined)) return [];
+  return found.at(-1).map((last) => [...first, last]).map((all) => ({ value: all.map((one) => one.value).join("+"), title: all.map((one) => one.title).join(" + ") }));
+}
+
 /** The entry of the catalogue that a name, perhaps with its format, begins with. */
 export function modelOf(name, { models }) {
   const fits = models.filter((one) => name === one.name || name.startsWith(`${one.name}-`));
@@ -24,17 +34,17 @@ export function modelOf(name, { models }) {
 export function modelChoices(asked, catalogue) {
   const entry = modelOf(asked, catalogue);
   const own = !asked || entry?.name === asked ? [] : [{ value: asked, title: entry ? `${entry.title} ${asked.slice(entry.name.length + 1)}` : asked }];
-  return [...own, ...catalogue.models.map((one) => ({ value: one.name, title: one.title, note: `${one.total_b >= 10 ? Math.round(one.total_b) : one.total_b} B parameters` }))];
+  return [...own, ...catalogue.models.map((one) => ({ value: one.name, title: one.title, note: `${one.total_b >= 10 ? Math.round(one.total_b) : one.total_b} B parameters`, also: one.aliases.join(" ") }))];
 }
 
 const memory = (one) => (one.memory_gib ? `${one.kind === "host" ? `${one.accelerator_count} × ` : ""}${Math.round(one.memory_gib)} GiB` : "memory not published");
-export const machineChoices = (hardware) => hardware.map((one) => ({ value: one.name, title: one.title, note: memory(one), also: one.accelerator }));
+export const machineChoices = (hardware) => hardware.map((one) => ({ value: one.name, title: one.title, note: memory(one), also: one.accelerator, counted: one.kind === "accelerator" }));
 
 /** Make an input a combobox; its value is `input.dataset.value`, and a choice is a `change` event of the input.
  *
- * Emptied text is the entry without a value, where there is one.
+ * Emptied text is the entry without a value, where there is one. With `machines` a typed count is part of the value.
  */
-export function combobox(input, label) {
+export function combobox(input, label, machines = false) {
   const list = el("ul", { id: `${input.id}-list`, role: "listbox", class: "choices", hidden: true, "aria-label": label });
   for (const [name, value] of Object.entries({ role: "combobox", "aria-label": label, "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id, autocomplete: "off", spellcheck: "false", autocapitalize: "off" })) input.setAttribute(name, value);
   input.after(list);
@@ -59,7 +69,7 @@ export function combobox(input, label) {
     one.scrollIntoView({ block: "nearest" });
   };
   const open = (typed) => {
-    shown = matching(choices, typed).slice(0, MOST);
+    shown = [...(machines ? counted(choices, typed) : []), ...matching(choices, typed)].slice(0, MOST);
     list.replaceChildren(...(shown.length ? shown.map((one, place) => el("li", { id: `${list.id}-${place}`, role: "option", "aria-selected": "false", pointerdown: (event) => { event.preventDefault(); choose(one); } }, el("b", { text: one.title }), one.note && el("small", { text: one.note }))) : [el("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none", text: choices.length ? "Nothing has this name." : "The list is loading." })]));
     list.hidden = false;
     list.style.left = "";

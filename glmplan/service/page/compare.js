@@ -1,12 +1,27 @@
 // Up to four plans side by side, and what makes them differ.
 
+import { monthLines, powerLine } from "./cost.js";
 import { el, money, number, time, whole } from "./dom.js";
-import { glossed, LEVELS, opens, plain, withoutOption } from "./words.js";
+import { glossed, LEVELS, lines, opens, plain, withoutOption } from "./words.js";
 
 const asIs = (value) => value;
 const percent = (value) => (value >= 0.99 ? "99 % or more" : `${Math.floor(100 * value + 1e-9)} %`);
 const range = (plan, field, write) => `90 % range ${write(plan[`${field}_low`])} to ${write(plan[`${field}_high`])}.`;
 const safe = (plan) => `Users within the SLO: ${whole(plan.users_at_95)} with 95 %, ${whole(plan.users_at_80)} with 80 %, ${whole(plan.users_at_50)} with 50 % probability.`;
+/** The way that the comparison chose, in the costs of the plan. */
+const wayOf = (costs, plan) => costs.ways.find((one) => one.paid === plan.paid);
+/** What is asked for when a cell is opened: a part of the arithmetic of its plan, or its costs. */
+const MORE = {
+  probability: ({ sums }) => sums("safe"),
+  users_at_95: ({ sums }) => sums("safe"),
+  ttft_mean_ms: ({ sums }) => sums("ttft"),
+  tpot_mean_ms: ({ sums }) => sums("tpot"),
+  output_tokens_per_s: ({ sums }) => sums("rate"),
+  requests_held: ({ sums }) => sums("pool"),
+  usd_month: async ({ costs }, plan) => { const found = await costs(); return lines(monthLines(found, wayOf(found, plan))); },
+  usd_per_million_output_tokens: async ({ costs }, plan) => { const found = await costs(); return lines(monthLines(found, wayOf(found, plan))); },
+  kw: async ({ costs }) => lines([powerLine(await costs())]),
+};
 /** Rows: [title, field, how it is written, 1 where more is better and -1 where less is, its arithmetic of a plan and the users]. */
 const ROWS = [
   ["SLO is met with", "probability", percent, 1, (plan, users) => [`Probability that ${whole(users)} users stay within the limits of TPOT and TTFT.`, safe(plan)]],
@@ -18,7 +33,7 @@ const ROWS = [
   ["Each further token (TPOT)", "tpot_mean_ms", time, -1, (plan) => [`${number(1000 / plan.tpot_mean_ms)} tokens/s of each while the answer streams.`, range(plan, "tpot_mean_ms", time)]],
   ["Tokens/s of all", "output_tokens_per_s", number, 1, (plan, users) => [`${whole(users)} × ${number(plan.output_tokens_per_s / users)} tokens/s: output tokens over the whole time, with prompts and waiting.`, range(plan, "output_tokens_per_s", number)]],
   ["Requests in the KV pool", "requests_held", (value) => whole(Math.min(value, 1e9)), 1, () => ["Tokens of the KV pool / tokens of a request, prompt and answer."]],
-  ["A month", "usd_month", money, -1, (plan) => [`${termOf(plan.paid) === "buy" ? "Purchase over its months, power and running costs" : "Rent of every hour"}; the tab Money of the plan has each line.`, ...plan.price_assumed.map((text) => `${withoutOption(text)}.`)]],
+  ["A month", "usd_month", money, -1, (plan) => [`${termOf(plan.paid) === "buy" ? "Purchase over its months, power and running costs" : "Rent of every hour"}.`, ...plan.price_assumed.map((text) => `${withoutOption(text)}.`)]],
   ["Paid", "paid", asIs],
   ["1 M answer tokens", "usd_per_million_output_tokens", money, -1, (plan) => [`${money(plan.usd_month)} / ${number(plan.usd_month / plan.usd_per_million_output_tokens)} M output tokens a month, at the mean load of a day.`]],
   ["kW at the wall", "kw", number, -1, () => ["Power of accelerators and host, with the losses of the supply."]],
@@ -37,15 +52,15 @@ function bestOf(plans, field, better) {
   return first[field] !== second[field] && known.every((one) => one === first || apart(one)) ? first : null;
 }
 
-function cell(plan, [, field, write, , lines], best, users) {
+function cell(plan, [, field, write, , texts], best, users, parts) {
   const value = plan[field];
   if (value === null || value === undefined || value === "") return "–";
   const ends = plan[`${field}_low`] && el("small", { text: ` ${write(plan[`${field}_low`])} to ${write(plan[`${field}_high`])}` });
-  const shown = plan === best ? el("strong", { text: `${write(value)} ★` }) : write(value);
-  return [lines ? opens(shown, lines(plan, users)) : shown, ends].filter(Boolean);
+  const shown = [plan === best ? el("strong", { text: `${write(value)} ★` }) : write(value), ends].filter(Boolean);
+  return texts ? opens(shown, texts(plan, users), () => MORE[field](parts, plan)) : shown;
 }
 
-export function drawCompare(into, found, { names, drop, open, places, refused }) {
+export function drawCompare(into, found, { names, drop, open, places, refused, parts, limits }) {
   const heads = names.map((name, place) =>
     el("th", { scope: "col" }, name, " ", place < names.length - 1 ? el("span", { class: "acts" }, el("button", { type: "button", class: "small", "aria-label": `Open ${name}`, text: "Open", click: () => open(place) }), el("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, text: "Remove", click: () => drop(place) })) : el("small", { class: "acts", text: "(this page)" })),
   );
@@ -55,14 +70,14 @@ export function drawCompare(into, found, { names, drop, open, places, refused })
   const rows = (found ? ROWS : []).map((row, number) => {
     const [title, field, , better] = row;
     const best = bestOf(found.plans, field, better);
-    const of = (place) => (places.includes(place) ? cell(found.plans[places.indexOf(place)], row, best, found.users) : number ? "–" : "no answer");
+    const of = (place) => (places.includes(place) ? cell(found.plans[places.indexOf(place)], row, best, found.users, parts[place]) : number ? "–" : "no answer");
     return el("tr", {}, el("th", { scope: "row" }, glossed(title)), names.map((_, place) => el("td", {}, of(place))));
   });
   const causes = found ? Object.entries(found.causes).map(([name, why]) => el("div", {}, el("h3", { text: `${name}, beside ${found.plans[0].plan}` }), el("ul", {}, why.map((line) => el("li", { text: line.trim() }))))) : [];
   into.replaceChildren(
     ...body,
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Comparison, table" }, el("table", { class: "beside" }, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows))),
-    found ? el("p", { class: "note", text: `At ${whole(found.users)} users${found.rent_term ? `; rent term of all plans: ${found.rent_term}` : ""}; ranges hold with 90 % probability; ★ is the best of a row where ranges do not overlap and all plans are paid alike.` }) : "",
+    found ? el("p", { class: "note", text: `At ${whole(found.users)} users${limits}${found.rent_term ? `; rent term of all plans: ${found.rent_term}` : ""}; ranges hold with 90 % probability; ★ is the best of a row where ranges do not overlap and all plans are paid alike.` }) : "",
     causes.length ? el("details", { open: true }, el("summary", { text: "Why they differ" }), causes) : "",
   );
 }

@@ -2,7 +2,7 @@
 
 import { el, money, number, svg, whole } from "./dom.js";
 import { ticks } from "./curve.js";
-import { withoutOption } from "./words.js";
+import { opens, withoutOption } from "./words.js";
 
 const WIDTH = 430;
 const HEIGHT = 240;
@@ -10,15 +10,32 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [64, 14, 26, 40];
 
 const title = (way) => way.paid[0].toUpperCase() + way.paid.slice(1);
 
+/** The arithmetic of a month. */
+export function monthLines(found, way) {
+  const lines = Object.entries(way.month_lines).filter(([, usd]) => usd);
+  return [
+    lines.map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + ") + (lines.length > 1 ? ` = ${money(way.usd_month)} a month.` : " a month."),
+    way.usd_purchase && `Depreciation: ${money(way.usd_purchase)} of purchase × ${Math.round(100 * (1 - found.residual_share))} % / ${whole(found.horizon_months)} months; ${Math.round(100 * found.residual_share)} % are its residual value.`,
+    way.usd_per_million_output_tokens && millionLine(found, way),
+    found.kw && way.month_lines.power && `Power: ${powerLine(found)}`,
+    ...way.price_assumed.map((text) => `${withoutOption(text)}.`),
+  ].filter(Boolean);
+}
+
+const millionLine = (found, way) => `${money(way.usd_month)} / ${number(found.million_output_tokens_month)} M output tokens = ${money(way.usd_per_million_output_tokens)} for a million, at a mean load of ${Math.round(100 * found.utilisation)} % of ${number(found.output_tokens_per_s)} tokens/s.`;
+
+/** The arithmetic of the power. */
+export const powerLine = (found) => `${found.kw_words} = ${whole(1000 * found.kw)} W at the wall.`;
+
 /** What each way costs: a column for each, so that a telephone has room too. */
 function costTable(found, ways) {
   const rows = [
-    ["A month", (way) => money(way.usd_month)],
+    ["A month", (way) => opens(money(way.usd_month), monthLines(found, way))],
     ["Over published prices", (way) => (way.usd_month_low === null || way.usd_month_low === way.usd_month_high ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`)],
     ["Purchase", (way) => money(way.usd_purchase)],
-    ["A million answer tokens", (way) => money(way.usd_per_million_output_tokens)],
-    ["A million tokens, prompts and answers", (way) => money(way.usd_per_million_tokens)],
-    ["Even with the API, a month", (way) => (way.break_even_million_tokens === null ? "–" : evenWords(found, way))],
+    ["A million answer tokens", (way) => opens(money(way.usd_per_million_output_tokens), [millionLine(found, way)])],
+    ["A million tokens, prompts and answers", (way) => opens(money(way.usd_per_million_tokens), [`${money(way.usd_month)} / (${number(found.million_input_tokens_month)} M prompt tokens + ${number(found.million_output_tokens_month)} M output tokens).`])],
+    ["Even with the API, a month", (way) => (way.break_even_million_tokens === null ? "–" : opens(evenWords(found, way), [`${money(way.usd_month)} / ${money(found.api.usd_month / (found.million_input_tokens_month + found.million_output_tokens_month))} that the API charges for a million tokens of this mix.`]))],
     ["Purchase is back after", (way) => (way.break_even_month === null ? "–" : `${number(way.break_even_month)} months`)],
   ].map(([name, write]) => [name, ways.map(write)]);
   return el(
@@ -26,7 +43,7 @@ function costTable(found, ways) {
     { class: "lines" },
     el("caption", { class: "sr", text: "Cost of each way to come by the machine" }),
     el("thead", {}, el("tr", {}, el("td"), ways.map((way) => el("th", { scope: "col", class: "n", text: title(way) })))),
-    el("tbody", {}, rows.filter(([, cells]) => cells.some((cell) => cell !== "–")).map(([name, cells]) => el("tr", {}, el("th", { scope: "row", text: name }), cells.map((cell) => el("td", { class: "n", text: cell }))))),
+    el("tbody", {}, rows.filter(([, cells]) => cells.some((cell) => cell !== "–")).map(([name, cells]) => el("tr", {}, el("th", { scope: "row", text: name }), cells.map((cell) => el("td", { class: "n" }, cell))))),
   );
 }
 

@@ -2,7 +2,10 @@
 
 import { ask, at, el, kept } from "./dom.js";
 
+document.documentElement.dataset.theme = kept("localStorage", "theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 let schemas = {};
+/** A text whose words in backticks are code. */
+const coded = (text) => (text || "").split("`").map((part, place) => (place % 2 ? el("code", { text: part }) : part));
 
 const named = (schema) => schema.$ref?.split("/").at(-1);
 const resolved = (schema) => (schema.$ref ? schemas[named(schema)] : schema);
@@ -22,7 +25,7 @@ function type(schema) {
 
 function fields(schema) {
   const { properties = {}, required = [], additionalProperties: more } = schema;
-  const row = (name, one, needed) => el("tr", {}, el("th", { scope: "row" }, el("code", { text: name }), needed ? " *" : ""), el("td", {}, type(one)), el("td", { text: one.description || "" }));
+  const row = (name, one, needed) => el("tr", {}, el("th", { scope: "row" }, el("code", { text: name }), needed ? " *" : ""), el("td", {}, type(one)), el("td", {}, coded(one.description)));
   const rows = Object.entries(properties).map(([name, one]) => row(name, one, required.includes(name)));
   if (more && typeof more === "object") rows.push(row("…", more, false));
   const head = ["field", "type", "meaning"].map((text) => el("th", { scope: "col", text }));
@@ -39,7 +42,7 @@ function route(path, method, one) {
   const body = one.requestBody?.content["application/json"];
   const answer = Object.entries(one.responses).find(([status]) => status.startsWith("2"))?.[1];
   const told = answer?.content?.["application/json"]?.schema;
-  const parts = [el("p", { text: one.description || one.summary })];
+  const parts = [el("p", {}, coded(one.description || one.summary))];
   const given = (one.parameters || []).map((each) => [each.name, { ...each.schema, description: each.description || each.schema.description }]);
   if (body) parts.push(el("h3", { text: "Question" }), fields(resolved(body.schema)));
   else if (given.length) parts.push(el("h3", { text: "Parameters" }), fields({ properties: Object.fromEntries(given), required: one.parameters.filter((each) => each.required).map((each) => each.name) }));
@@ -55,14 +58,14 @@ function route(path, method, one) {
     };
     parts.push(el("button", { type: "button", text: "Ask this", "aria-label": `Ask the example of ${path}`, click: tried }), shown);
   }
-  return el("details", {}, el("summary", {}, el("code", { text: `${method.toUpperCase()} ${path}` }), ` ${one.description || ""}`), parts);
+  return el("details", {}, el("summary", {}, el("code", { text: `${method.toUpperCase()} ${path}` }), " ", coded(one.description)), parts);
 }
 
 function draw(document_) {
   schemas = document_.components.schemas;
   const routes = Object.entries(document_.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, one]) => route(path, method, one)));
-  const records = Object.entries(schemas).map(([name, one]) => el("details", { id: `schema-${name}` }, el("summary", {}, el("code", { text: name }), ` ${one.description || ""}`), fields(one)));
-  at("routes").replaceChildren(el("p", { text: document_.info.description }), el("p", {}, "The document for client generators: ", el("a", { href: "openapi.json", text: "openapi.json" }), ". * marks required fields."), el("h2", { text: "Routes" }), ...routes, el("h2", { text: "Records" }), ...records);
+  const records = Object.entries(schemas).map(([name, one]) => el("details", { id: `schema-${name}` }, el("summary", {}, el("code", { text: name }), " ", coded(one.description)), fields(one)));
+  at("routes").replaceChildren(el("p", {}, coded(document_.info.description)), el("p", {}, "The document for client generators: ", el("a", { href: "openapi.json", text: "openapi.json" }), ". * marks required fields."), el("h2", { text: "Routes" }), ...routes, el("h2", { text: "Records" }), ...records);
   opened();
 }
 

@@ -78,13 +78,32 @@ const usersOf = (question) => [question?.users ?? []].flat();
 /** The address of a page: a site without a server has files. */
 export const pageOf = (name) => (window.glmplanAnswers ? `${name || "index"}.html` : name || "./");
 
+/** Options of a question as those of the command line. */
+function optionsOf(options, write) {
+  const names = { rates: "rate" };
+  const value = (name, one) => (["tpot_limit", "ttft_limit"].includes(name) ? `${one}s` : one);
+  const all = Object.entries(options).filter(([name, one]) => !none(one) && name !== "changes");
+  return all.flatMap(([name, one]) => (["price", "rates", "term"].includes(name) ? one : [one]).map((each) => write((names[name] ?? name).replaceAll("_", "-"), each === true ? true : value(name, each))));
+}
+const option = (name, value) => (value === true ? `--${name}` : `--${name} '${value}'`);
+/** Options that the commands of a workbook and of a drawing do not have. */
+const UNKNOWN = { workbook: ["tpot_limit", "ttft_limit", "probability", "host_memory", "host_memory_bandwidth", "power_limit", "recipe"] };
+
 /** The command that computes what a site without a server does not hold. */
-function commandOf(address, { plans, model, on, users, name, text, facts, answers, ...options }) {
+function commandOf(address, { plans, model, on, name, text, facts, answers, ...options }) {
   if (facts) return `glmplan runs import '${name || "FILE"}' --model ${facts.model || "MODEL"} --on ${facts.accelerator_count || 1}x${facts.accelerator || "ACCELERATOR"} --out runs.csv && glmplan predict --runs runs.csv`;
-  const kind = address.slice("v1/".length);
-  const words = plans ? ["glmplan compare", ...plans.map((one) => `'${one.model}@${one.on}'`)] : [`glmplan ${kind}`, ...(kind === "fit" ? [model] : ["--model", model]), ...(on ? ["--on", on] : [])];
-  const rest = Object.entries({ ...options, users }).filter(([, value]) => !none(value)).map(([name, value]) => `--${name.replaceAll("_", "-")}${value === true ? "" : ` '${value}'`}`);
-  return [...words, ...rest].join(" ");
+  const kind = address.slice("v1/".length).replace("cost", "workbook");
+  const own = ({ model: one, on: where, ...rest }) => `'${[`${one}@${where}`, ...optionsOf(rest, (what, value) => `${what}=${value}`)].join()}'`;
+  const begins = {
+    compare: () => ["glmplan compare", ...plans.map(own)],
+    explain: () => ["glmplan fit", model, "--on", on, "--explain"],
+    fit: () => ["glmplan fit", model, "--on", on],
+    links: () => ["glmplan hardware draw", on],
+    size: () => ["glmplan size --model", model],
+    workbook: () => ["glmplan sheet new plan.xlsx --model", model, "--on", on],
+  };
+  const rest = Object.fromEntries(Object.entries(options).filter(([field]) => !UNKNOWN[kind]?.includes(field)));
+  return [...(begins[kind]?.() ?? [`glmplan ${kind}`]), ...optionsOf(rest, option)].join(" ");
 }
 
 /** An answer that `glmplan site` computed: to the same question, of as many users or more. */

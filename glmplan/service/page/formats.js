@@ -1,8 +1,9 @@
 // All formats of the model on this machine, one question for each, drawn as they come.
 
 import { ask, at, el, number, span, time, whole } from "./dom.js";
-import { eachLines, verdictWords } from "./verdict.js";
+import { eachLines, limitWords, verdictWords } from "./verdict.js";
 import { modelOf } from "./combo.js";
+import { arithmeticOf } from "./arithmetic.js";
 import { asked } from "./state.js";
 import { opens } from "./words.js";
 
@@ -19,7 +20,7 @@ function ordered(entry, chosen) {
   return { near: all.slice(start, start + FIRST), rest: [...all.slice(0, start), ...all.slice(start + FIRST)] };
 }
 
-function row(name, bits, answer, users, { chosen, take }) {
+function row(name, bits, answer, users, { chosen, take, sums }) {
   const cells = (...found) => found.map((one) => el("td", { class: "n" }, one));
   const head = el("th", { scope: "row" }, name, el("small", { text: ` ${number(bits)} bits` }));
   if (answer.refused) return el("tr", { class: "no" }, head, el("td", { colspan: 5, text: answer.refused }), el("td"));
@@ -27,16 +28,16 @@ function row(name, bits, answer, users, { chosen, take }) {
   const load = found?.output_tokens_per_s_per_request;
   const short = answer.memory?.short_gib > 0 ? `${number(answer.memory.short_gib)} GiB short on an accelerator` : answer.unknown[0] ?? "";
   const fits = answer.safe;
-  const limits = fits && `TPOT of ${time(fits.target_tpot_ms)}${fits.target_ttft_ms ? `, TTFT of ${time(fits.target_ttft_ms)}` : ""}`;
+  const limits = fits && limitWords(fits);
   const pool = answer.memory?.requests_held && `The KV pool holds ${whole(answer.memory.requests_held)} requests: ${whole(answer.memory.kv_pool_tokens.value)} / ${whole(answer.question.input_tokens + answer.question.output_tokens)} tokens.`;
   const chance = fits && found?.ttft_mean_ms && `Probability that ${whole(users)} users stay within ${limits}; expected ${time(found.tpot_mean_ms?.value)} and ${time(found.ttft_mean_ms.value)}.`;
   return el(
     "tr",
     { class: chosen ? "here" : fits ? "" : "no" },
     head,
-    el("td", {}, opens(verdictWords(answer), [chance, !fits && answer.headline])),
+    el("td", {}, opens(verdictWords(answer), [chance, !fits && answer.headline], () => sums(fits ? "safe" : "pool"))),
     el("td", {}, answer.question.engine, el("small", { text: ` ${answer.evidence}` })),
-    ...(fits ? cells(opens(whole(fits.users), [`Users within ${limits} with ${Math.round(100 * fits.probability)} % probability.`, pool]), opens(whole(fits.expected), [`Users within ${limits} at the expected speed.`, pool]), load ? opens(`${number(load.value)} (${span(load)})`, eachLines(found)) : "–") : [el("td", { class: "n", colspan: 3, text: short })]),
+    ...(fits ? cells(opens(whole(fits.users), [`Users within ${limits} with ${Math.round(100 * fits.probability)} % probability.`, pool], () => sums("safe")), opens(whole(fits.expected), [`Users within ${limits} at the expected speed.`, pool], () => sums("safe")), load ? opens(`${number(load.value)} (${span(load)})`, eachLines(found), () => sums("tpot")) : "–") : [el("td", { class: "n", colspan: 3, text: short })]),
     el("td", {}, chosen ? "shown" : el("button", { type: "button", class: "small", text: "Use", "aria-label": `Use ${name}`, click: () => take({ weights: name }) })),
   );
 }
@@ -65,11 +66,12 @@ export async function drawFormats(answer, state, catalogue, users, signal, take)
     if (signal.aborted) return;
     for (const [number, name] of names.entries()) {
       const chosen = name === answer.question.checkpoint;
-      const question = { ...asked({ ...state, model: entry.name, weights: name }), users, changes: false };
-      for (const degree of ["tp", "pp", "dp", "ep"]) if (!chosen) delete question[degree];
+      const own = { ...state, model: entry.name, weights: name };
+      for (const degree of ["tp", "pp", "dp", "ep"]) if (!chosen) delete own[degree];
+      const question = { ...asked(own), users, changes: false };
       const found = chosen ? answer : await ask("v1/fit", question, signal).catch((error) => ({ refused: error.message }));
       if (signal.aborted) return;
-      places[number].replaceWith(row(name, entry.bits[name], found, users, { chosen, take }));
+      places[number].replaceWith(row(name, entry.bits[name], found, users, { chosen, take, sums: arithmeticOf(chosen ? state : own, users) }));
     }
     into.dataset.done = "true";
   }

@@ -2,22 +2,24 @@
 
 import { ask, at, el, number, pageOf, Refused, typed } from "./dom.js";
 import { modelOf } from "./combo.js";
-import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelTitle, NAMES, partOf, plan, prices, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
+import { asked, commandLine, fromAddress, faultOf, machineTitle, MOST, modelTitle, NAMES, partOf, prices, pricesOf, read, show, sizeLine, START, toAddress, withPreset } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
 import { drawLinks } from "./links.js";
 import { drawCost } from "./cost.js";
+import { arithmeticOf } from "./arithmetic.js";
 import { drawCompare } from "./compare.js";
 import { drawFormats } from "./formats.js";
-import { drawCheaper, drawFigures, drawVerdict, priceFigure, verdictWords } from "./verdict.js";
+import { drawCheaper, drawFigures, drawVerdict, limitWords, priceFigure, verdictWords } from "./verdict.js";
 import { openTab } from "./tabs.js";
 import { picture, save } from "./export.js";
-import { copy, explainTerms, glossed, plain, refusal, said } from "./words.js";
+import { copy, explainTerms, glossed, nameOf, plain, refusal, said } from "./words.js";
 
 let catalogue = null;
 let { state, others } = fromAddress();
 let answer = null;
 let asking = null;
+let sums = null;
 
 async function begin() {
   catalogue = await ask("v1/catalogue");
@@ -78,9 +80,19 @@ function put(field, value) {
   take({ [field]: value });
 }
 
+/** The next question without the prices of another machine or model. */
+function ownPrices(next) {
+  const kind = (one) => [one.on, partOf(one.on).part, modelOf(one.model, catalogue)?.name];
+  const [same, before] = [kind(next), kind(state)].map((one) => [one[0], one[1], one[2], one[2]]);
+  const others = ["buy", "rent", "api_in", "api_out"].filter((name, place) => next[name] && next[name] === state[name] && same[place] !== before[place]);
+  if (others.length) said(`Removed, as it was given for another ${others.includes("buy") || others.includes("rent") ? "machine" : "model"}: ${others.map((name) => nameOf(name)).join("; ")}.`);
+  for (const name of others) at(name).value = "";
+  return Object.fromEntries(Object.entries(next).filter(([name]) => !others.includes(name)));
+}
+
 /** Change fields of the question, and ask it. */
 function take(fields) {
-  state = folded({ ...state, ...fields });
+  state = ownPrices(folded({ ...state, ...fields }));
   show(state, catalogue);
   answerIt();
 }
@@ -91,7 +103,8 @@ function showAnswer(users) {
   for (const one of document.querySelectorAll("[data-flow]")) one.href = flows[one.dataset.flow];
   const tried = (options) => { const fields = askedBy(options); return fields && (() => { take(fields); scrollTo({ top: 0 }); }); };
   drawVerdict(answer, users, { flows, take: tried, copy: (text) => copy(text, "The command is copied.") });
-  drawFigures(answer, users);
+  sums = arithmeticOf(state, users);
+  drawFigures(answer, users, sums);
   at("figures-title").textContent = users === 1 ? "For one person" : `At ${users} people`;
   for (const [name, limit] of [["rate", answer.safe && 1000 / answer.safe.target_tpot_ms], ["wait", answer.safe?.target_ttft_ms / 1000]]) if (limit) at(name).placeholder = String(Number(limit.toPrecision(3)));
   document.title = `${modelTitle({ ...state, weights: question.checkpoint, model: question.model }, catalogue)} on ${machineTitle(state.on, catalogue)}: ${verdictWords(answer).toLowerCase()} · glmplan`;
@@ -122,7 +135,7 @@ async function curve(users, signal) {
 }
 
 /** The plan of the answer with its format, for questions that choose none. */
-const settled = () => ({ ...plan(state), ...(answer.plan ? { model: answer.question.model, weights: answer.question.checkpoint } : {}) });
+const settled = () => ({ ...asked(state), ...(answer.plan ? { model: answer.question.model, weights: answer.question.checkpoint } : {}) });
 
 async function cost(users, signal) {
   let found = null;
@@ -155,8 +168,7 @@ async function links(signal) {
 
 async function arithmetic() {
   at("arithmetic").replaceChildren(el("p", { class: "note", text: "…" }));
-  const text = await ask("v1/explain", { ...asked(state), users: answer.question.users, changes: false }).then((found) => found.text, (error) => plain(error.message));
-  at("arithmetic").replaceChildren(el("pre", { class: "wide", tabindex: "0", "aria-label": "Arithmetic of the answer", text: text.trim() }));
+  at("arithmetic").replaceChildren(await sums().catch((error) => el("p", { class: "note", text: plain(error.message) })));
 }
 document.addEventListener("tab", ({ detail }) => detail === "arithmetic" && answer && arithmetic());
 
@@ -165,13 +177,17 @@ const named = (one) => [one.model, one.weights, "on", one.on, one.engine, one.tp
 async function compare(users, signal) {
   at("compare").hidden = !others.length;
   if (!others.length) return;
-  const all = [...others, state];
+  // all plans are judged by the limits of this question
+  const all = [...others, state].map((one) => ({ ...one, rate: state.rate, wait: state.wait }));
+  const price = pricesOf(all, catalogue);
   const more = {
     names: all.map(named),
+    limits: answer.safe ? `, limits of ${limitWords(answer.safe)}` : "",
+    parts: all.map((one) => ({ sums: arithmeticOf(one, users), costs: () => ask("v1/cost", { ...asked(one), users, price, ...(found.rent_term ? { rent_term: found.rent_term } : {}) }) })),
     drop: (place) => { others = others.filter((_, number) => number !== place); answerIt(); },
     open: (place) => { const before = state; state = { ...others[place] }; others = others.map((one, number) => (number === place ? before : one)); show(state, catalogue); answerIt(); },
   };
-  const found = await ask("v1/compare", { plans: all.map(plan), users, price: prices(state, catalogue) }, signal).catch((error) => ({ reason: error.message }));
+  const found = await ask("v1/compare", { plans: all.map(asked), users, price }, signal).catch((error) => ({ reason: error.message }));
   // one that does not fit has no speed: the others are compared without it
   const without = found.left_out ?? [];
   const places = [...all.keys()].filter((place) => !without.some((one) => one.place === place));
@@ -244,8 +260,9 @@ function changed(event) {
   // settings of one model, accelerator or layout are not carried to another
   if (id === "model" && modelOf(state.model, catalogue)?.name !== at("model").dataset.value) at("weights").value = "";
   if (id === "part") {
-    const host = catalogue.hardware.find((one) => one.name === at("part").dataset.value)?.kind === "host";
-    if (!host && at("cards").disabled) [at("cards").value, at("cards").disabled] = [1, false];
+    const machine = at("part").dataset.value;
+    const whole = /^\d+x/.test(machine) || catalogue.hardware.find((one) => one.name === machine)?.kind === "host";
+    if (!whole && at("cards").disabled) [at("cards").value, at("cards").disabled] = [1, false];
   }
   if (["cards", "engine"].includes(id) || (id === "model" && at("weights").value === "") || (id === "part" && at("part").dataset.value !== partOf(state.on).part)) for (const name of ["tp", "pp", "dp", "ep"]) at(name).value = "";
   const before = toAddress(state, others);
@@ -257,7 +274,7 @@ function changed(event) {
     delete document.body.dataset.done;
     return problem(new Refused({ field: fault[0], message: fault[1] }, 0));
   }
-  state = read(catalogue);
+  state = ownPrices(read(catalogue));
   // a field that is left repeats its last key: asking again would redraw the button that is being clicked
   if (!waiting && toAddress(state, others) === before && at("problem").hidden) return;
   delete document.body.dataset.done;

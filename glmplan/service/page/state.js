@@ -50,7 +50,7 @@ export function toAddress(state, others = []) {
 }
 
 /** The part of a state that is the plan, as the service takes it. */
-export function plan(state) {
+function plan(state) {
   const found = { model: state.model, on: state.on };
   for (const { name, dataset } of OPTIONS) if (state[name]) found[name] = valued(dataset.option, state[name]);
   return found;
@@ -80,8 +80,11 @@ export function prices(state, catalogue) {
   return found;
 }
 
+/** Prices of several questions; the last one that names a price gives it. */
+export const pricesOf = (states, catalogue) => [...new Map(states.flatMap((one) => prices(one, catalogue)).map((one) => [one.slice(0, one.lastIndexOf("=")), one])).values()];
+
 export function partOf(on) {
-  const match = /^(\d+)x(.+)$/.exec(on || "");
+  const match = /^(\d+)x([^+]+)$/.exec(on || "");
   return match ? { cards: match[1], part: match[2] } : { cards: "", part: on || "" };
 }
 
@@ -89,6 +92,7 @@ const titleOf = (name, entries) => entries.find((one) => one.name === name)?.tit
 
 /** A machine as people name it: "6 × RTX PRO 6000 …", or the title of a host. */
 export function machineTitle(on, catalogue) {
+  if (on?.includes("+")) return on.split("+").map((one) => machineTitle(one, catalogue)).join(" + ");
   const { cards, part } = partOf(on);
   return `${cards ? `${cards} × ` : ""}${titleOf(part, catalogue.hardware)}`;
 }
@@ -126,7 +130,7 @@ function choose(select, options, value) {
   select.value = value || "";
 }
 
-const combos = { model: combobox(at("model"), "Model"), part: combobox(at("part"), "Accelerator or machine") };
+const combos = { model: combobox(at("model"), "Model"), part: combobox(at("part"), "Accelerator or machine", true) };
 
 /** Fill the form from a state. */
 export function show(state, catalogue) {
@@ -151,11 +155,13 @@ export function show(state, catalogue) {
 function hardware(state, catalogue) {
   const { cards, part } = partOf(state.on);
   const entry = catalogue.hardware.find((one) => one.name === part);
-  combos.part.fill(machineChoices(catalogue.hardware), part);
-  const host = Boolean(entry && entry.kind === "host" && !cards);
-  at("cards").disabled = host;
-  at("cards-slot").hidden = host;
-  at("cards").value = host ? entry.accelerator_count : cards || 1;
+  // accelerators of several kinds are an entry of their own
+  const mixed = part.includes("+");
+  combos.part.fill([...(mixed ? [{ value: part, title: machineTitle(part, catalogue) }] : []), ...machineChoices(catalogue.hardware)], part);
+  const whole = mixed || Boolean(entry && entry.kind === "host" && !cards);
+  at("cards").disabled = whole;
+  at("cards-slot").hidden = whole;
+  at("cards").value = mixed ? 1 : whole ? entry.accelerator_count : cards || 1;
 }
 
 /** Read the form. */
@@ -168,7 +174,8 @@ export function read(catalogue) {
   state.model = format && entry && entry.checkpoints.includes(format) ? `${model}-${format}` : model;
   if (format && state.model === model) state.weights = format;
   const part = catalogue.hardware.find((one) => one.name === at("part").dataset.value);
-  state.on = part && part.kind === "host" ? part.name : `${at("cards").value}x${at("part").dataset.value}`;
+  const machine = at("part").dataset.value;
+  state.on = (part && part.kind === "host") || /^\d+x/.test(machine) ? machine : `${at("cards").value}x${machine}`;
   for (const field of ["users", ...SLO, ...NAMES, ...PRICES]) {
     const { type, checked, value } = at(field);
     if (field !== "weights" && (type === "checkbox" ? checked : value)) state[field] = type === "checkbox" ? "true" : value;

@@ -43,11 +43,27 @@ export function glossed(text) {
   });
 }
 
-/** A value of a table that opens its arithmetic; a value without one is text. */
-export function opens(shown, lines) {
-  const told = lines.filter(Boolean);
+/** Paragraphs of an arithmetic. */
+export const lines = (texts) => texts.filter(Boolean).map((text) => el("p", {}, glossed(text)));
+
+/** A value of a table that opens its arithmetic, and asks for `more` of it then; a value without one is text. */
+export function opens(shown, texts, more) {
+  const told = lines(texts);
   if (!told.length) return shown;
-  return el("details", { class: "cell" }, el("summary", {}, shown), el("div", { class: "note" }, told.map((text) => el("p", {}, glossed(text)))));
+  return unfolds(el("details", { class: "cell" }, el("summary", {}, shown), el("div", { class: "note" }, told)), more);
+}
+
+/** Ask for the rest of the arithmetic of a number when it is first opened. */
+export function unfolds(details, more) {
+  if (!more) return details;
+  const fill = async () => {
+    const place = el("div", { text: "…" });
+    details.querySelector(".note").append(place);
+    const found = await more().catch((error) => el("p", { text: plain(error.message) }));
+    place.replaceChildren(...[found].flat());
+  };
+  details.addEventListener("toggle", fill, { once: true });
+  return details;
 }
 
 /** Evidence levels as the command line writes them. */
@@ -63,12 +79,16 @@ export function plain(message) {
     .replace(/^[a-z_.\d]+(, item \d+)?: /, "")
     .replace(/^([^:]*: )?(is of no kind)/, "This file $2")
     .replace(/Any result can be given to [^:]* as a CSV/, "Any result is read as a CSV")
+    .replace(", nor a file", "")
     .replaceAll(/: `glmplan fit` shows the shortfall/g, "")
     .replaceAll(/[;,]? ?\(?see `glmplan [^`]*`\)?/g, "")
     .replace(/[;,] or give (its|a) .*$/s, "")
     .replaceAll(/`glmplan (\w+)[^`]*`/g, "the command glmplan $1")
     .replaceAll(/`([a-z_\d]+)`/g, (_, field) => `“${nameOf(field)}”`);
 }
+
+/** A text with the fields of the form in the place of options of the command line. */
+export const inForm = (text) => text.replaceAll(/--([a-z-]+) (\S*\w)/g, (option, name, value) => (at(name.replaceAll("-", "_"))?.form ? `“${nameOf(name.replaceAll("-", "_"))}” ${value}` : option));
 
 /** The name that the form has for a field. */
 export function nameOf(field) {
