@@ -24,6 +24,7 @@ _HERE = (
     ("--model", "model", "The model is the first argument here: glmplan {command} MODEL."),
     ("--on", "--only", "Machines are named with --only here."),
     ("--on", "plans", "Machines are arguments here, as in glmplan {command} 8xh200-sxm 8xb200-sxm."),
+    ("--on", "run", "The machine is a value of the run here: --set host=FILE."),
     ("--only", "--on", "The machine is named with --on here."),
     ("--slo", "--traffic", "An SLO is judged by glmplan safe --slo, with the same options."),
 )

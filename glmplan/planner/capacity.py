@@ -29,7 +29,7 @@ from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memor
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
 from glmplan.planner.pool import Pool
-from glmplan.planner.question import Asked, experts_of, heads_problem
+from glmplan.planner.question import Asked, experts_of, split_problem
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
 from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
@@ -193,7 +193,7 @@ def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
     named = [f"--tp {tp} --ep {dealt}"] if ep == 1 and 1 < dealt <= experts and loads(tp, dealt) else []
     others = sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one))
     for other in others:
-        if other != tp and heads_problem(asked.model, other) is None and loads(other, 1):
+        if other != tp and split_problem(asked.model, other, asked.engine) is None and loads(other, 1):
             named.append(f"--tp {other}" + " --ep 1" * (experts > 0))
             if other == 1 and 1 < dealt <= experts:
                 named.append(f"--tp 1 --dp {dealt} --ep {dealt}")

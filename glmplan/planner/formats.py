@@ -15,6 +15,7 @@ from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, prompts_timed
 from glmplan.planner.users import chance_within, solve
+from glmplan.prediction.deployment import keeps_experts_on_host
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio
@@ -35,11 +36,14 @@ class Met:
     ----------
     fits : bool
         True if the engine starts with one full-length request.
+    known : bool
+        False if no source says that the engine loads this format on the part.
     probability : float
         Probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
     """
 
     fits: bool
+    known: bool
     probability: Ratio
 
 
@@ -65,18 +69,19 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
     """Return how well a layout meets the question of a request."""
     holding = scored.holding
     if holding.terms.blocked is not None or holding.verdict == "does_not_fit":
-        return Met(False, 0.0)
+        return Met(False, True, 0.0)
+    known = not any(wall.severity == "unknown" and wall.when.weights for wall in holding.terms.limitations)
     if not scored.alone or not prompts_timed(asked) or asked.prefill:
-        return Met(True, 0.0)
-    return Met(True, chance_within(asked, holding, asked.users[-1] if asked.users_given else 1))
+        return Met(True, known, 0.0)
+    return Met(True, known, chance_within(asked, holding, asked.users[-1] if asked.users_given else 1))
 
 
 def meets(asked: Asked, met: Met) -> bool:
     """Return True if the default format stays.
 
-    It meets the question, or fits and has no known speed.
+    It is known to load and meets the question, or fits and has no known speed.
     """
-    return met.fits and (met.probability >= asked.probability or not met.probability)
+    return met.fits and met.known and (met.probability >= asked.probability or not met.probability)
 
 
 def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Asked:
@@ -114,7 +119,7 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
             except GlmplanError:
                 continue
             found.append((met, bits_of(checkpoint), other))
-            if met.fits and met.probability >= asked.probability:
+            if met.fits and met.known and met.probability >= asked.probability:
                 return _named(other, asked, "the highest precision that meets the question")
     best = max(found, key=lambda one: (one[0], one[1]))
     if best[2] is asked or best[0] <= first:
@@ -151,7 +156,8 @@ def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
     running = load_engine(asked.engine).running
     forms = [running.reads] if running is not None else []
     forms += [one for one in ("gguf",) if words.engine is None and one not in forms]
-    limits = [(form, 0.0, memory) for form in forms]
+    apart = host.host_memory if keeps_experts_on_host(asked.engine) else None
+    limits = [(form, 0.0, memory + (apart or 0.0)) for form in forms]
     # llama.cpp computes weights that host memory holds, more slowly than smaller files on accelerators
     limits += [(form, memory, memory + beside) for form in forms if form == "gguf" and beside]
     for form, least, most in limits:

@@ -11,7 +11,7 @@ from glmplan.catalog.entries.names import engine_release
 from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.errors import SpecError
 from glmplan.planner.capacity import experts_on_host, layout_name, split_of
-from glmplan.planner.question import DEGREES, Asked, adapters_of, experts_of, heads_problem
+from glmplan.planner.question import DEGREES, Asked, adapters_of, experts_of, split_problem
 from glmplan.prediction.effects import KNOWN_AS
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     for tp in [asked.tp] if asked.tp else range(1, min(count, 128) + 1):
         if asked.tp is None and whole_layers and tp > 1:
             continue
-        problem = heads_problem(model, tp)
+        problem = split_problem(model, tp, asked.engine)
         if problem:
             bad.setdefault(problem, []).append(tp)
         else:

@@ -124,7 +124,9 @@ def movable_words(asked: Asked) -> tuple[str, str]:
     host, work = asked.machine.host, all_moved(asked.model, asked.checkpoint)
     if host.unified_memory or not movable_layers(asked.model) or asked.settings.on_host:
         return "", ""
-    missing = [] if host.host_memory_bandwidth else ["--host-memory 512GB --host-memory-bandwidth 460GB/s"]
+    options = {"--host-memory 512GB": host.host_memory, "--host-memory-bandwidth 460GB/s": host.host_memory_bandwidth}
+    told = () if host.host_memory_bandwidth else tuple(option for option, value in options.items() if not value)
+    missing = [" ".join(told)] if told else []
     engine = asked.engine
     if moves(asked) is None:
         typed = asked.request.weights or asked.request.model != asked.model.name

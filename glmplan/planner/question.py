@@ -48,13 +48,13 @@ __all__ = [
     "check_pieces",
     "engine_asked",
     "experts_of",
-    "heads_problem",
     "named_cache",
     "named_engine",
     "other_name",
     "power_limit_asked",
     "read_words",
     "servers_apart",
+    "split_problem",
     "users_at_once",
     "usual_users",
     "with_adapters",
@@ -373,21 +373,25 @@ def adapters_of(engine: str) -> Adapters | None:
 DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
 
 
-def heads_problem(model: ModelSpec, tp: int) -> str | None:
-    """Return why engines do not split a model over a TP degree, or None.
+def split_problem(model: ModelSpec, tp: int, engine: str) -> str | None:
+    """Return why an engine does not split a model over a TP degree, or None.
 
     Examples
     --------
     >>> from glmplan.catalog.entries.models import load_model
-    >>> heads_problem(load_model("glm-5.1"), 3)
+    >>> split_problem(load_model("glm-5.1"), 3, "vllm")
     'does not divide the 64 attention heads of glm-5.1'
-    >>> heads_problem(load_model("glm-5.1"), 4)
+    >>> split_problem(load_model("kimi-k3"), 3, "vllm")
+    'does not divide the vocabulary of kimi-k3, 163,840 rows with padding'
+    >>> split_problem(load_model("glm-5.1"), 4, "vllm"), split_problem(load_model("kimi-k3"), 3, "trtllm")
+    (None, None)
     """
     heads = heads_of(model)
     if heads > 1 and heads % tp:
         return f"does not divide the {heads} attention heads of {model.name}"
     problems = (one.cut_problem(tp, model.name) for one in mixers_of(model))
-    return next((why for why in problems if why is not None), None)
+    rows = load_memory_rule(engine).vocabulary_problem(model.name, model.vocabulary, tp)
+    return next((why for why in (*problems, rows) if why is not None), None)
 
 
 def experts_of(model: ModelSpec) -> int:
@@ -395,30 +399,28 @@ def experts_of(model: ModelSpec) -> int:
     return max((block.experts for block in routed_blocks(model)), default=0)
 
 
-def check_layout(
-    model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
-) -> None:
+def check_layout(asked: Asked, given: dict[str, int | None]) -> None:
     """Refuse invalid parallel degrees.
 
-    - `given`: `DEGREES` of the request; None is chosen by the plan.
-    - `divided_experts`: The engine accepts a divisor of the ranks as expert parallelism.
+    `given`: `DEGREES` of the request; None is chosen by the plan.
     """
+    model, machine, divided_experts = asked.model, asked.machine, asked.divided_experts
     count = machine.count
     tp, pp, dp, ep, dcp, replicas = (given[name] or 1 for name in DEGREES)
-    problem = heads_problem(model, tp)
+    problem = split_problem(model, tp, asked.engine)
     if problem:
-        good = [one for one in range(1, max(count, 2 * tp) + 1) if not heads_problem(model, one)]
+        good = [one for one in range(1, max(count, 2 * tp) + 1) if not split_problem(model, one, asked.engine)]
         close = sorted(sorted(good, key=lambda one: abs(one - tp))[:3])
         raise SpecError(f"{problem}; nearest: {', '.join(map(str, close))}", field="--tp", value=tp)
     if pp > len(model.layer_names):
         raise SpecError(f"is more than the {len(model.layer_names)} layers of {model.name}", field="--pp", value=pp)
-    asked = f"tp {tp} × pp {pp} × dp {dp}" + f" × {replicas} replicas" * (replicas > 1)
+    words = f"tp {tp} × pp {pp} × dp {dp}" + f" × {replicas} replicas" * (replicas > 1)
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
             f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; {machine.instead(used)}",
             field="layout",
-            value=asked,
+            value=words,
         )
     # servers of a layout fill the machine, unless their number was given
     idle = used < count if given["replicas"] else count % used
@@ -426,7 +428,7 @@ def check_layout(
         raise SpecError(
             f"takes {used} of the {count} accelerators of {machine.text}; raise a degree, or ask for fewer",
             field="layout",
-            value=asked,
+            value=words,
         )
     experts = experts_of(model)
     if ep > 1 and not experts:
@@ -715,7 +717,7 @@ def read_words(words: PlanRequest) -> Asked:
         notes=choice.notes,
         prefill=prefill,
     )
-    check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
+    check_layout(asked, degrees)
     return _with_free_share(asked if words.recipe is None else _by_recipe(asked, words.recipe))
 
 

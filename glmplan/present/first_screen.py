@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from glmplan.planner.capacity import stage_ranks
+from glmplan.planner.capacity import experts_on_host, stage_ranks
 from glmplan.planner.evidence import EVIDENCE
 from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
 from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
@@ -336,6 +336,19 @@ class _Screen:
         yield from self._cut(self.rest, 2, "", "  ")
 
 
+def _fact_asked(answer: AnswerRecord) -> str:
+    """Return how a request states the fact without which no speed is known."""
+    machine = answer.asked.machine
+    if not machine.host.host_memory_bandwidth and experts_on_host(answer.asked):
+        return "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a node, as in 460GB/s"
+    if machine.accelerator.memory_bandwidth is None:
+        from glmplan.catalog.entries.own_parts import EXAMPLE
+
+        line = EXAMPLE.format(name="own")
+        return f"the data sheet with its missing values, as in --on {machine.count}xown --part {line}"
+    return "a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"
+
+
 def _asks(answer: AnswerRecord) -> list[str]:
     """Return follow-up requests, the most useful first."""
     asked = answer.asked
@@ -344,7 +357,7 @@ def _asks(answer: AnswerRecord) -> list[str]:
     if answer.verdict == "unknown":
         return ["a TOML file with the known facts of the accelerator (--on FILE)"]
     if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":
-        return ["a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"]
+        return [_fact_asked(answer)]
     if answer.verdict == "does_not_fit":
         works = [one for one in best_changes(answer) if one.ask]
         other = "another machine (--on), other weights (--weights)"

@@ -113,6 +113,7 @@ def test_every_option_of_a_hint_exists():
         ("size --model llama-3.1-8b --on 1xh100-sxm", "--only"),
         ("sweep --model llama-3.1-8b --only 1xh100-sxm", "--on"),
         ("compare --model llama-3.1-8b --on 1xh100-sxm", "glmplan compare 8xh200-sxm"),
+        ("reproduce x --on 1xh100-sxm", "--set host=FILE"),
         ("size -ngl 20", "-ngl. It is --gpu-layers of glmplan compare, fit, report, safe, simulate and sweep."),
         ("sweep --no-kv-offload", "an option of glmplan compare, fit, report, safe and simulate."),
         ("fit llama-3.1-8b --on 1xh100-sxm -np 4", "-np. It is --max-num-seqs here."),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from glmplan.planner import fit_answer
 from glmplan.present.answer_text import fit_text, missing_words
+from glmplan.present.first_screen import first_screen
 from glmplan.present.json_answers import fit_record
 from glmplan.request.plan import PlanRequest
 
@@ -95,5 +98,18 @@ def test_a_layout_over_nodes_of_unknown_network_fits_without_a_speed():
     answer = fit_answer(PlanRequest("glm-5.1-bf16", "16xh200-sxm"))  # 1,400 GiB of weights: no node of eight holds them
     assert answer.verdict == "fits" and answer.holding.terms.name == "TP8×PP2"
     assert answer.users == ()
-    assert "network between nodes" in answer.unknown[0]
+    assert "network between nodes" in answer.unknown[0] and "[fabric]" in answer.unknown[0]
     without_a_speed(answer)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (PlanRequest("glm-5.1-nvfp4", "2xrtx-pro-6000-ws", engine="ktransformers"), "--host-memory-bandwidth"),
+        (PlanRequest("qwen3-8b", "1xr9700"), "--on 1xown --part own:memory="),
+    ],
+)
+def test_an_answer_without_a_speed_names_the_option_that_states_the_missing_fact(words, option):
+    answer = fit_answer(words)
+    without_a_speed(answer)
+    assert option in first_screen(answer, 200).split("Ask next: ")[1]

@@ -68,3 +68,21 @@ def test_a_chosen_format_of_few_bits_says_that_its_losses_are_not_modelled():
     assert bits_of(answer.asked.checkpoint) < 4 and "losses are not modelled" in answer.asked.assumed[0]
     large = fit_answer(words.but(host_memory=768e9), changes=False)
     assert bits_of(large.asked.checkpoint) >= 4 and "losses" not in large.asked.assumed[0]
+
+
+def test_a_format_that_no_source_says_the_engine_loads_is_not_chosen():
+    # vLLM multiplies FP8 on other AMD parts only; INT4 of AWQ has kernels there
+    for model, part in (("qwen3-14b", "rx-7900-xtx"), ("qwen3-8b", "rx-6900-xt")):
+        asked = best_format(PlanRequest(model, f"1x{part}"), read_words)
+        assert asked.checkpoint.name == "awq-int4"
+        assert question_met(asked).known
+        assert not question_met(read_words(PlanRequest(model, f"1x{part}", weights="fp8"))).known
+
+
+def test_an_engine_with_experts_in_host_memory_takes_a_format_that_this_memory_holds():
+    words = PlanRequest(
+        "glm-5.1", "1xrtx-pro-6000-ws", engine="ktransformers", host_memory="768GB", host_memory_bandwidth="460GB/s"
+    )
+    asked = best_format(words, read_words)
+    assert asked.checkpoint.name == "nvfp4"  # BF16 has 1,350 GiB
+    assert question_met(asked).fits

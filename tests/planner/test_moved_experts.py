@@ -137,7 +137,13 @@ def test_a_dense_model_moves_feed_forward_matrices(plan):
 def test_a_host_of_unknown_bandwidth_is_asked_for():
     answer = fit_answer(PlanRequest("glm-5.1", "1xrtx-5090", weights="q4_k_m", engine="llama.cpp"), changes=False)
     assert answer.verdict == "does_not_fit"
-    assert "--host-memory-bandwidth" in answer.reasons[1]
+    assert "--host-memory 512GB --host-memory-bandwidth" in answer.reasons[1]
+
+
+def test_a_host_of_known_size_is_asked_for_its_bandwidth_alone():
+    words = PlanRequest("glm-5.1", "1xrtx-5090", weights="q4_k_m", engine="llama.cpp", host_memory="768GB")
+    do = fit_answer(words, changes=False).reasons[1]
+    assert "--host-memory-bandwidth" in do and "--host-memory " not in do
 
 
 def test_safe_and_simulate_take_the_plan_that_fit_moves_to_host_memory(plan):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from glmplan.errors import SpecError
 from glmplan.planner import fit_answer
+from glmplan.planner.layouts import layouts
 from glmplan.planner.question import read_words
 from glmplan.planner.users import solve
 from glmplan.request.plan import PlanRequest
@@ -74,3 +76,13 @@ def test_a_part_that_is_loaded_in_another_way_is_planned_where_it_is_asked_and_w
     answer = fit_answer(asked)
     assert answer.verdict == "fits" and answer.holding.terms.ep == 1
     assert "refined-quantisation-block" in {one.name for one in answer.warnings}
+
+
+@pytest.mark.parametrize(("engine", "loads"), [("vllm", False), ("sglang", False), ("trtllm", True)])
+def test_a_degree_that_does_not_divide_the_padded_vocabulary_is_no_layout_where_the_engine_needs_it(engine, loads):
+    # 96 heads of Kimi-K3 split over three ranks, 163,840 rows do not
+    tps = {layout[0] for layout in layouts(read_words(PlanRequest("kimi-k3", "6xb300-sxm", engine=engine)))[0]}
+    assert (3 in tps) == loads and {1, 2} <= tps
+    if not loads:
+        with pytest.raises(SpecError, match=r"--tp: 3 does not divide the vocabulary .*163,840.*nearest: 1, 2, 4"):
+            read_words(PlanRequest("kimi-k3", "6xb300-sxm", engine=engine, tp=3))

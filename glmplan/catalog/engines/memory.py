@@ -468,6 +468,7 @@ class MemoryRule:
     draft_in_pool: bool  # True: weights of draft layers count when the pool is sized
     draft_cache_in_pool: bool  # False: the cache of draft layers is a pool of its own
     source: str
+    even_vocabulary: bool = False  # True: the padded vocabulary must divide by the tensor-parallel degree
     fraction_rule: FractionRule | None = None
     #: settings behind ``fraction``, ``sampled`` (requests with logits at once), ``graph_requests``, ``graphs_in_pool``,
     #: see `glmplan.catalog.engines.defaults`
@@ -500,6 +501,29 @@ class MemoryRule:
         Other engines take a number of slots or of bytes.
         """
         return self.pool not in ("rest", "after_weights")
+
+    def vocabulary_rows(self, vocabulary: int) -> int:
+        """Return the rows of a vocabulary with padding.
+
+        Examples
+        --------
+        >>> load_memory_rule("vllm").vocabulary_rows(151_552), load_memory_rule("vllm").vocabulary_rows(32_001)
+        (151552, 32064)
+        """
+        return -(-vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+
+    def vocabulary_problem(self, model: str, vocabulary: int, tp: int) -> str | None:
+        """Return why a vocabulary does not split over a TP degree, or None.
+
+        Examples
+        --------
+        >>> load_memory_rule("vllm").vocabulary_problem("phi-4", 100_352, 5)
+        'does not divide the vocabulary of phi-4, 100,352 rows with padding'
+        """
+        rows = self.vocabulary_rows(vocabulary)
+        if not self.even_vocabulary or rows % tp == 0:
+            return None
+        return f"does not divide the vocabulary of {model}, {rows:,} rows with padding"
 
     def caches_latents(self, version: str | None) -> bool:
         """Return True if a version caches latents, not keys and values.

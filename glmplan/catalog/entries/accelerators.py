@@ -27,6 +27,8 @@ __all__ = [
     "outside_catalog",
     "printed_names",
     "refused_accelerators",
+    "short_name",
+    "short_names",
     "split_count",
 ]
 
@@ -88,6 +90,38 @@ def printed_names() -> dict[str, str]:
         for text in {*texts, *printed}:
             called.setdefault(text, set()).add(name)
     return {text: next(iter(of)) for text, of in called.items() if len(of) == 1 and text not in known}
+
+
+def short_name(text: str) -> str:
+    """Return a name without separators, vendor, brand and series.
+
+    Examples
+    --------
+    >>> short_name("GeForce RTX 4060 Ti"), short_name("7900xtx"), short_name("Radeon RX 7900 XTX")
+    ('4060ti', '7900xtx', '7900xtx')
+    """
+    return _BEFORE_NUMBER.sub("", re.sub(r"[^a-z0-9]", "", text.lower()))
+
+
+_BEFORE_NUMBER = re.compile(r"^(nvidia|amd|intel|apple)?(geforce|radeon|instinct|tesla|quadro|arc)?(rtx|gtx|rx)?")
+
+
+@cache
+def short_names() -> dict[str, frozenset[str]]:
+    """Return short name → the names of the catalogue that have it.
+
+    Names that only tools print are left out: `NVIDIA H200` of nvidia-smi is one part, and H200 is two.
+
+    Examples
+    --------
+    >>> sorted(short_names()["3090ti"])
+    ['rtx-3090-ti']
+    """
+    found: dict[str, set[str]] = {}
+    full = {load_accelerator(name).full_name: name for name in accelerator_names()}
+    for text, name in {**full, **accelerator_aliases(), **{name: name for name in accelerator_names()}}.items():
+        found.setdefault(short_name(text), set()).add(name)
+    return {text: frozenset(names) for text, names in found.items() if text}
 
 
 @cache
@@ -161,27 +195,34 @@ def load_accelerator(name: str | Path) -> Accelerator:
     if part is None:
         # a long name may be a vendor's; all entries are read for those, so short names come first
         stem = plain_name(str(name))
-        if stem not in printed_names():
-            raise _unknown(str(name), stem)
-        part = load_accelerator(printed_names()[stem])
+        known = printed_names().get(stem)
+        if known is None:
+            called = short_names().get(short_name(stem), frozenset())
+            if stem in refused_accelerators() or len(called) != 1:
+                raise _unknown(str(name), stem)
+            (known,) = called
+        part = load_accelerator(known)
     return part
 
 
 def nearest_accelerators(name: str, count: int = 5) -> list[str]:
     """Return the accelerators with the most similar names or aliases.
 
-    Names that begin with it come first. A vendor before the name is ignored.
+    Names that begin with it come first. A vendor or a brand before the name is ignored.
 
     Examples
     --------
     >>> nearest_accelerators("a100", 1), nearest_accelerators("h20-sxm", 1)
     (['a100-80gb-sxm'], ['h20-96gb'])
+    >>> sorted(nearest_accelerators("4060 ti", 2))
+    ['rtx-4060-ti-16gb', 'rtx-4060-ti-8gb']
     """
     names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
     key = plain_name(name)
     for vendor in {plain_name(load_accelerator(accelerator_name).vendor) for accelerator_name in accelerator_names()}:
         key = key.removeprefix(f"{vendor}-")
-    begun = [item for item in names if key and item.startswith(f"{key}-")]
+    short = short_name(key)
+    begun = [item for item in names if item.startswith(f"{key}-") or (short and short_name(item).startswith(short))]
     matches = [*nearest(key, begun, len(names), alike=0.0), *nearest(key, names, 8)]
     return list(dict.fromkeys(names[match] for match in matches))[:count]
 
@@ -200,11 +241,12 @@ def split_count(text: str) -> tuple[int, str]:
 
     Examples
     --------
-    >>> split_count("6xrtx-pro-6000-ws"), split_count("dgx-spark")
-    ((6, 'rtx-pro-6000-ws'), (1, 'dgx-spark'))
+    >>> split_count("6xrtx-pro-6000-ws"), split_count("dgx-spark"), split_count("7900xtx")
+    ((6, 'rtx-pro-6000-ws'), (1, 'dgx-spark'), (1, '7900xtx'))
     """
     match = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
-    if match is None:
+    # the number of a card may stand before an x: 7900xtx
+    if match is None or (len(match[1]) > 3 and short_name(text) in short_names()):
         return 1, text.strip()
     if int(match[1]) == 0:
         raise SpecError("asks for no accelerator", value=text)

@@ -240,7 +240,7 @@ def add_vocabulary(
     """
     first, last = ends
     rule, zero = settings.rule, np.zeros_like(degrees.tp)
-    padded = -(-model.vocabulary // rule.vocabulary_multiple) * rule.vocabulary_multiple
+    padded = rule.vocabulary_rows(model.vocabulary)
     on_last = np.where(last, 1.0, 0.0)
     # the embedding is on the first stage; a tied head needs a copy of it on the last
     embedding = zero + 1.0 if first else on_last * model.tied_embedding

@@ -436,13 +436,18 @@ def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
     )
 
 
+#: where the rate between nodes is stated
+_STATED = "the file of the machine states it ([fabric] with kind and bandwidth, --on FILE)"
+
+
 def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
     """Return the class of a group over several nodes.
 
     One ring for each member of a node, each through its own port.
     """
     if host.fabric is None:
-        raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a group of {group_size} needs")
+        lacks = f"{host.name}: unknown: the network between nodes, which a group of {group_size} needs"
+        raise UnknownFact(f"{lacks}; {_STATED}")
     on_node = (
         host.accelerators_per_node if host.scale_up is None else min(host.accelerators_per_node, host.scale_up.domain)
     )
@@ -459,7 +464,8 @@ def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
 def _network_class(host: Host, fits: LinkFits) -> LinkClass:
     """Return the class of one accelerator's port to another node."""
     if host.fabric is None:
-        raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a hand-over between stages needs")
+        lacks = f"{host.name}: unknown: the network between nodes, which a hand-over between stages needs"
+        raise UnknownFact(f"{lacks}; {_STATED}")
     key, rate = ("fabric", "ring", "direct"), host.fabric.bandwidth
     error = fits.errors.get(key)
     return LinkClass("fabric", rate, rate, _needed(fits, *key), algorithm="ring", basis="/".join(key), error=error)

@@ -14,6 +14,7 @@ from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.machines.dump_readers import CpuFacts, Dump, GpuFacts, Memory, NumaFacts, PciDevice, PciTree, Relations
 from glmplan.io.machines.table_readers import PeerAccess
+from glmplan.units import Bytes
 
 #: bandwidth of one NVLink in one direction by compute capability [B/s]: 14.0625 GB/s on cards of Ampere (GA102), 50 on
 #: Blackwell, else 25 (whitepapers of NVIDIA: Volta, Turing, A100, GA102, H100, Blackwell)
@@ -21,6 +22,8 @@ _NVLINK = {"7.0": 25e9, "7.5": 25e9, "8.0": 25e9, "8.6": 14.0625e9, "9.0": 25e9,
 #: distance from which NUMA nodes are on other sockets: a remote node is 20 by default (ACPI specification, SLIT), nodes
 #: of one socket are nearer (11 or 12 on EPYC and Xeon)
 _OTHER_SOCKET = 20
+#: difference up to which a printed memory is that of a data sheet: drivers keep up to 4 % of it [-]
+_SAME_MEMORY = 0.05
 
 __all__ = ["Places", "accelerator_of", "host_from_dumps", "places_from_pci", "places_from_relations"]
 
@@ -192,28 +195,30 @@ def places_from_relations(relations: Relations, sockets_of: dict[int, int]) -> P
     return places
 
 
-def accelerator_of(product: str) -> str | None:
+def accelerator_of(product: str, memory: Bytes | None = None) -> str | None:
     """Return the catalogue name of a product as a tool prints it, or None.
+
+    `memory`: as the tool prints it. It distinguishes boards of one printed name.
 
     Examples
     --------
     >>> accelerator_of("NVIDIA RTX PRO 6000 Blackwell Server Edition"), accelerator_of("NVIDIA GeForce 256")
     ('rtx-pro-6000-server', None)
+    >>> accelerator_of("NVIDIA GeForce RTX 4090", 49140 * 2**20)
+    'rtx-4090-48gb'
     """
     plain = _plain_product(product)
-    if plain in accelerator_names():
-        return plain
-    if plain in accelerator_aliases():
-        return accelerator_aliases()[plain]
     parts = [load_accelerator(name) for name in accelerator_names()]
     full = {plain_name(part.full_name): part.name for part in parts}
     printed = {plain_name(text): part.name for part in parts for text in part.printed_as}
-    if plain in printed:
-        return printed[plain]
-    if plain in full:
-        return full[plain]
+    known = {**full, **printed, **accelerator_aliases(), **{name: name for name in accelerator_names()}}.get(plain)
+    if memory is not None:
+        sized = re.compile(rf"{re.escape(plain)}-\d+gb\b")
+        boards = [part for part in parts if part.name == known or sized.match(plain_name(part.full_name))]
+        equal = [part.name for part in boards if part.memory and abs(memory / part.memory - 1.0) < _SAME_MEMORY]
+        known = equal[0] if equal else known
     longer = [name for text, name in full.items() if text.startswith(f"{plain}-")]
-    return longer[0] if len(longer) == 1 else None
+    return known or (longer[0] if len(longer) == 1 else None)
 
 
 def _plain_product(product: str) -> str:
@@ -505,7 +510,7 @@ def _cards(
         place = dict(places.cards[index]) if places else {}
         product = gpu.name or place.pop("name", None)
         place.pop("name", None)
-        part = accelerator or (accelerator_of(product) if product else None)
+        part = accelerator or (accelerator_of(product, gpu.memory) if product else None)
         if part is None and product is None:
             raise SpecError("is needed: these dumps do not name the accelerators", field="--accelerator")
         if part is None:

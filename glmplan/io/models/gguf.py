@@ -23,7 +23,7 @@ from glmplan.costs.blocks.stack import model_parameters
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import may_be_a_shape
 from glmplan.io.models.gguf_architectures import DESCRIBED, GgufArchitecture, GgufBlocks
-from glmplan.io.models.hf_config import model_from_config
+from glmplan.io.models.hf_config import EMBEDS, model_from_config
 from glmplan.io.models.safetensors_header import StoredTensor
 
 __all__ = ["HARMLESS_KEYS", "keys_read", "read_gguf", "read_gguf_model", "unread_keys"]
@@ -296,6 +296,19 @@ def _within(header: _Header, rows: list[tuple[StoredTensor, int]], data: int) ->
         raise header.bad(f"{before} lies beyond its end: the download is incomplete")
 
 
+#: architectures without a model that generates text → reason (names: `constants.py` of the `gguf` package 0.19.0)
+_REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert",
+            "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder",
+        ),
+        EMBEDS,
+    ),
+    "clip": "the file holds the image projector of a model: give the GGUF file of the language model",
+}  # fmt: skip
+
+
 def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:
     """Return the model of a GGUF file, a checkpoint and the tensors.
 
@@ -304,6 +317,10 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
     path = Path(path)
     metadata, tensors = read_gguf(path)
     architecture = str(metadata.get("general.architecture", "not stated"))
+    if architecture in _REFUSED:
+        raise UnknownArchitecture(
+            f"is refused: {_REFUSED[architecture]}", file=path, field="general.architecture", value=architecture
+        )
     model_type = _ARCHITECTURES.get(architecture)
     if model_type is None:
         raise UnknownArchitecture(

@@ -25,6 +25,7 @@ from glmplan.io.models.mixed_architectures import MIXED_READERS
 from glmplan.io.models.plain_architectures import PLAIN_READERS
 
 __all__ = [
+    "EMBEDS",
     "READERS",
     "REFUSED",
     "model_from_config",
@@ -224,9 +225,16 @@ READERS = {
     **MIXED_READERS,
 }  # fmt: skip
 
+#: reason for embedding and ranking models, which read a prompt and decode nothing
+EMBEDS = "an embedding model writes no tokens, and glmplan plans models that generate text"
+
 #: refused model_types, with the reason
 REFUSED: Mapping[str, str] = {
     "phi3small": "block-sparse attention is not modelled",
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "deberta-v2", "modernbert", "nomic_bert", "eurobert"),
+        EMBEDS,
+    ),
 }
 
 

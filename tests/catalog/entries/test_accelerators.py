@@ -9,6 +9,7 @@ from glmplan.catalog.entries.accelerators import (
     accelerator_aliases,
     accelerator_names,
     load_accelerator,
+    nearest_accelerators,
     plain_name,
     printed_names,
     refused_accelerators,
@@ -280,3 +281,40 @@ def test_printed_names_are_of_one_part_each_and_shadow_nothing():
     assert "h200" not in printed_names() and "amd-h200" not in printed_names()
     with pytest.raises(UnknownName, match="nearest: .*h100-sxm"):
         load_accelerator("NVIDIA H100 120GB")
+
+
+@pytest.mark.parametrize(
+    ("spelt", "name"),
+    [
+        ("3090 ti", "rtx-3090-ti"),
+        ("RTX4060Ti 16GB", "rtx-4060-ti-16gb"),
+        ("7900xtx", "rx-7900-xtx"),
+        ("Radeon RX9070XT", "rx-9070-xt"),
+        ("RTX6000Ada", "rtx-6000-ada"),
+        ("2080ti-22gb", "rtx-2080-ti-22gb"),
+        ("arc b60", "arc-pro-b60"),
+    ],
+)
+def test_a_card_is_known_by_its_ordinary_spelling(spelt, name):
+    assert load_accelerator(spelt).name == name
+    assert load_machine(f"2x{spelt}").accelerator == name
+
+
+@pytest.mark.parametrize(
+    ("spelt", "sizes"),
+    [
+        ("4060 ti", {"rtx-4060-ti-8gb", "rtx-4060-ti-16gb"}),
+        ("5060ti", {"rtx-5060-ti-8gb", "rtx-5060-ti-16gb"}),
+        ("3080", {"rtx-3080-10gb", "rtx-3080-12gb"}),
+    ],
+)
+def test_a_card_that_is_sold_with_two_memory_sizes_is_asked_for_by_one_of_them(spelt, sizes):
+    with pytest.raises(UnknownName):
+        load_accelerator(spelt)
+    assert set(nearest_accelerators(spelt, 2)) == sizes
+
+
+def test_the_number_of_a_card_before_an_x_is_no_count():
+    assert split_count("7900xtx") == (1, "7900xtx")
+    assert split_count("2x7900xtx") == (2, "7900xtx")
+    assert split_count("1000x4090") == (1000, "4090")

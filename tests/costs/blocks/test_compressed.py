@@ -24,7 +24,7 @@ from glmplan.costs.network.links import links_of_layout
 from glmplan.costs.points import Layout, StepPoints
 from glmplan.costs.step.structure import Part, StepWork
 from glmplan.costs.step.work import step_work
-from glmplan.planner.question import heads_problem
+from glmplan.planner.question import split_problem
 
 GIB = 2.0**30
 NVLINK = links_of_layout(load_machine("hgx-h100-8"), tp=8)
@@ -134,9 +134,9 @@ def test_tensor_parallelism_cuts_heads_and_groups_and_repeats_what_reads_the_hid
 
 
 def test_engines_split_heads_and_whole_output_groups_only():
-    assert [heads_problem(flash(), tp) for tp in (1, 2, 4, 8)] == [None] * 4
-    assert heads_problem(flash(), 3) == "does not divide the 64 attention heads of v4"
-    assert heads_problem(flash(), 16) == "does not divide the 8 output groups of v4"
+    assert [split_problem(flash(), tp, "vllm") for tp in (1, 2, 4, 8)] == [None] * 4
+    assert split_problem(flash(), 3, "vllm") == "does not divide the 64 attention heads of v4"
+    assert split_problem(flash(), 16, "vllm") == "does not divide the 8 output groups of v4"
 
 
 def test_nobody_measured_its_kernels_so_they_take_the_rule_of_thumb():

@@ -174,3 +174,19 @@ def test_a_file_that_is_no_dump_is_refused_with_the_commands_to_run(tmp_path):
     file.write_text("hello\n")
     with pytest.raises(SpecError, match="nvidia-smi -q -x > gpu.xml"):
         read_dump(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "mebibytes", "part"),
+    [
+        ("RTX 3090", 24576, "rtx-3090"),
+        ("RTX 4090", 24564, "rtx-4090"),
+        ("RTX 4090", 49140, "rtx-4090-48gb"),
+        ("RTX 4060 Ti", 16380, "rtx-4060-ti-16gb"),
+        ("RTX 4060 Ti", 8188, "rtx-4060-ti-8gb"),
+        ("RTX 2080 Ti", 22528, "rtx-2080-ti-22gb"),
+    ],
+)
+def test_boards_of_one_printed_name_are_told_apart_by_their_memory(host, name, mebibytes, part):
+    text = SMI.replace("RTX 3090", name).replace("24576", str(mebibytes))
+    assert [card.accelerator for card in host(text).cards] == [part, part]

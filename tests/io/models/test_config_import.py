@@ -133,6 +133,13 @@ def test_an_unknown_architecture_is_named_with_the_nearest_known():
         model_from_config({**LLAMA, "model_type": "lama", "architectures": ["LamaForCausalLM"]}, name="x")
 
 
+@pytest.mark.parametrize("model_type", ["bert", "xlm-roberta", "modernbert"])
+def test_an_embedding_model_is_refused_with_the_reason(model_type):
+    with pytest.raises(UnknownArchitecture, match=f"'{model_type}' .*is refused: an embedding model") as caught:
+        model_from_config({**LLAMA, "model_type": model_type}, name="x")
+    assert "nearest" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("extra", "field"),
     [

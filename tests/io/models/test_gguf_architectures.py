@@ -7,7 +7,7 @@ import pytest
 
 from glmplan.costs.blocks.stack import checkpoint_bytes, model_parameters
 from glmplan.errors import UnknownArchitecture
-from glmplan.io.models.gguf import _ARCHITECTURES, read_gguf_model
+from glmplan.io.models.gguf import _ARCHITECTURES, _REFUSED, read_gguf_model
 from glmplan.io.models.gguf_architectures import DESCRIBED
 from glmplan.io.models.hf_config import READERS, model_from_config
 from tests.io.models.families import fields
@@ -214,6 +214,17 @@ def test_an_unknown_architecture_names_the_model_of_the_catalogue(tmp_path):
         assert ("catalogue" in str(caught.value)) == (name != "odd")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "reason"), [("bert", "embedding"), ("nomic-bert-moe", "embedding"), ("clip", "image projector")]
+)
+def test_a_file_of_a_model_that_generates_no_text_is_refused_with_the_reason(tmp_path, architecture, reason):
+    write(tmp_path / "e.gguf", architecture, keys(), [], 512)
+    with pytest.raises(UnknownArchitecture, match=f"'{architecture}' is refused: .*{reason}") as caught:
+        read_gguf_model(tmp_path / "e.gguf")
+    assert "nearest" not in str(caught.value)
+
+
 def test_every_described_architecture_has_a_reader():
+    assert not set(_ARCHITECTURES) & set(_REFUSED)
     assert {described.model_type for described in DESCRIBED.values()} <= set(READERS)
     assert set(_ARCHITECTURES.values()) <= set(READERS)
