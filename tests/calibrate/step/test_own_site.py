@@ -45,8 +45,10 @@ def unseen(effects, run):
     return Effects(values, effects.spread, effects.intervals, effects.domain, effects.widths)
 
 
-@pytest.mark.xfail(reason="5.3 and 5.5 % since the third fit of 2026-11-22", strict=True)
-@pytest.mark.parametrize("known", ["as shipped", "model never seen on this part"])
+MISSED = pytest.mark.xfail(reason="5.3 % since the third fit of 2026-11-22", strict=True)
+
+
+@pytest.mark.parametrize("known", [pytest.param("as shipped", marks=MISSED), "model never seen on this part"])
 def test_two_rows_of_the_six_card_report_bring_the_others_within_five_percent(six_cards, known):
     shipped = load_effects("vllm")
     start = shipped if known == "as shipped" else unseen(shipped, six_cards[1])
