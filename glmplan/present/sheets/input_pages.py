@@ -10,7 +10,7 @@ from glmplan.errors import GlmplanError
 from glmplan.planner.users import TARGET_TPOT, TARGET_TTFT
 from glmplan.prediction.evidence import BANDS, PROMPTS
 from glmplan.present.sheets.book import Book, Sheet, address
-from glmplan.present.sheets.option import Cached, Option
+from glmplan.present.sheets.option import TERMS, Cached, Option
 from glmplan.purchase.cost import HOURS
 from glmplan.purchase.money import Money, Offer, market_of, offers_of
 from glmplan.units import GIB, Ratio, TokenCount, counted_unit
@@ -240,7 +240,7 @@ _OPTIONS = (
 )
 _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
-    *("user_cell", "user_part", "user_band", "prompt_band", "widen_lengths", "widen", "held", "held_low", "longest"),
+    *("user_cell", "user_part", "user_band", "prompt_band", "widen", "held", "held_low", "longest"),
     *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
     *(
         "least_request",
@@ -316,6 +316,8 @@ class Grid:
         self.axes = options[0].cached[0].surface.axes
         self.blocks = sum(len(option.cached) for option in options)
         self.rows = len(self.axes.inputs) * len(self.axes.outputs)
+        #: calibrated domains in a row
+        self.most_domains = max(len(cached.surface.spreads.domains) for option in options for cached in option.cached)
         self.last = self.POINTS + self.blocks * self.rows - 1
         #: first row of the calibrated domains, and of the interval bands
         self.domains = self.last + 4
@@ -352,18 +354,30 @@ class Grid:
         column = self.LEFT + kind * len(self.axes.users) + user
         return f"{address(self.POINTS, column, 'Surface')}:{address(self.last, column)}"
 
-    def domain(self, column: int) -> str:
-        """Return the range of a bound of the calibrated domain over all blocks."""
-        first = address(self.domains, 1 + column, "Surface")
-        return f"{first}:{address(self.domains + self.blocks - 1, 1 + column)}"
+    def beyond(self, users: str, block: str) -> str:
+        """Return the formula of the half-width that a load adds."""
 
-    def band(self, column: int, size: int) -> str:
-        """Return the range of an interval bound over all blocks and bands.
+        def of(column: int) -> str:
+            first = address(self.domains, 1 + column, "Surface")
+            return f"INDEX({first}:{address(self.domains + self.blocks - 1, 1 + column)},{block})"
 
-        `column`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end.
+        places = [number * _DOMAIN for number in range(self.most_domains)]
+        found = [f"{of(first)}+{_beyond(users, of(first + 1), of(first + 2))}" for first in places]
+        return f"MAX({','.join(found)})" if found else "0"
+
+    def bound(self, kind: int, row: str, widen: str) -> str:
+        """Return the formula of an interval bound, away from zero.
+
+        `kind`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end. As `glmplan.prediction.evidence.IntervalTerms.at`.
         """
-        first = address(self.bands, 3 + column, "Surface")
-        return f"{first}:{address(self.bands + self.blocks * size - 1, 3 + column)}"
+        rows = self.blocks * BAND_ROWS
+
+        def of(term: str) -> str:
+            column = 3 + kind * len(TERMS) + TERMS.index(term)
+            return f"INDEX({address(self.bands, column, 'Surface')}:{address(self.bands + rows - 1, column)},{row})"
+
+        inner = f"MIN({of('inside')}+{widen},{of('widest')})"
+        return f"(({inner}^2+{of('independent')}^2)^0.5+{of('stages')})"
 
 
 # Surface and memory.
@@ -372,6 +386,8 @@ class Grid:
 BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
 #: an infinite bound
 _NEVER = 1e99
+#: columns of a calibrated domain: half-width by the lengths, then minimum and maximum of users, input and output
+_DOMAIN = 7
 _QUANTITIES = (
     "time per request [s]",
     "service time [s]",
@@ -424,9 +440,10 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
                     line += 1
             _write_spreads(page, grid, block, number, cached)
             block += 1
-    page.put(grid.domains - 1, 0, "Calibrated domain, from and to: users, input, output", "heading")
-    page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted): TTFT, TPOT, end-to-end",
+    page.put(grid.domains - 1, 0, "Calibrated domains: extrapolation of lengths; from and to of users, input, output",
              "heading")  # fmt: skip
+    page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted), lower and upper bound of TTFT, TPOT and "
+             f"end-to-end, each: {', '.join(TERMS)}", "heading")  # fmt: skip
     page.widths |= {0: 20, 1: 12}
     page.freeze = (grid.POINTS, grid.LEFT)
     page.last_printed = (grid.POINTS - 2, 19)
@@ -434,17 +451,22 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
 
 def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached) -> None:
     spreads = one.surface.spreads
-    domain = spreads.domain or (0.0, _NEVER) * 3
-    page.put(grid.domains + block, 0, f"{number + 1} {one.kv}")
-    page.row(grid.domains + block, domain, "exact", column=1)
+    line = grid.domains + block
+    page.put(line, 0, f"{number + 1} {one.kv}")
+    for place in range(grid.most_domains):
+        column = 1 + place * _DOMAIN
+        domain = spreads.domains[place] if place < len(spreads.domains) else (0.0, _NEVER) * 3
+        low_in, high_in, low_out, high_out = (address(line, column + at) for at in (3, 4, 5, 6))
+        lengths = (_beyond("prompt_tokens", low_in, high_in), _beyond("answer_tokens", low_out, high_out))
+        page.row(line, (f"={lengths[0]}+{lengths[1]}", *(min(end, _NEVER) for end in domain)), "exact", column=column)
     first = grid.bands + block * BAND_ROWS
     for users in range(len(BANDS) + 1):
         for prompt in range(len(PROMPTS) + 1):
             row = first + users * (len(PROMPTS) + 1) + prompt
             page.row(row, (number + 1, users + 1, prompt + 1), "text")
-            ends = [float(spreads.bands[name][users, prompt, end])
-                    for name in ("ttft", "tpot", "output_rate") for end in (0, 1)]  # fmt: skip
-            page.row(row, ends, "exact", column=3)
+            terms = [float(min(value, _NEVER)) for name in ("ttft", "tpot", "output_rate")
+                     for value in spreads.bands[name][users, prompt].ravel()]  # fmt: skip
+            page.row(row, terms, "exact", column=3)
 
 
 def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
@@ -514,9 +536,9 @@ _TITLES = {
     "name": "Option", "share": "Users per machine", "format": "Cache format", "block": "Block of Surface",
     "inside": "Lengths in range", "input_cell": "Input: cell", "input_part": "fraction", "output_cell": "Output: cell",
     "output_part": "fraction", "corner": "Row of Surface", "user_cell": "Users: cell", "user_part": "fraction",
-    "user_band": "Band of users", "prompt_band": "Band of input", "widen_lengths": "Extrapolation, lengths",
-    "widen": "Extrapolation, total", "held": "Requests in the pool", "held_low": "lower bound",
-    "longest": "Longest request", "longest_low": "lower bound", "seats": "Max running requests",
+    "user_band": "Band of users", "prompt_band": "Band of input", "widen": "Extrapolation",
+    "held": "Requests in the pool", "held_low": "lower bound", "longest": "Longest request",
+    "longest_low": "lower bound", "seats": "Max running requests",
     "state": "Reason without speed", "request": "Time per request [s]", "further": "Decode [s]", "first": "TTFT [s]",
     "log_low": "Request, log lower", "log_high": "log upper", "gap_low": "TPOT, log lower", "gap_high": "log upper",
     "wait_high": "TTFT, log upper", "least_request": "Request, lower bound [s]",
@@ -623,11 +645,7 @@ def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
     busy = _of_a_server(share, option)
     found["user_band"] = f"=MATCH({busy},{grid.axis(3, 6)},1)"
     found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(4, len(PROMPTS) + 1)},1)"
-    ends = [f"INDEX({grid.domain(column)},{_c('block', n)})" for column in range(6)]
-    found["widen_lengths"] = (
-        f"={_beyond('prompt_tokens', ends[2], ends[3])}+{_beyond('answer_tokens', ends[4], ends[5])}"
-    )
-    found["widen"] = f"={_c('widen_lengths', n)}+{_beyond(busy, ends[0], ends[1])}"
+    found["widen"] = f"={grid.beyond(busy, _c('block', n))}"
     found["most_users"] = f"={most}"
     return found
 
@@ -664,10 +682,8 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
     found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
     found["first"] = f"={_c('served', n)}-{_c('further', n)}"
     row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
-    for name, column, sign in (
-        ("wait_high", 1, "+"), ("gap_low", 2, "-"), ("gap_high", 3, "+"), ("log_low", 4, "-"), ("log_high", 5, "+")
-    ):  # fmt: skip
-        found[name] = f"=INDEX({grid.band(column, BAND_ROWS)},{row}){sign}{_c('widen', n)}"
+    for kind, name in enumerate(("wait_high", "gap_low", "gap_high", "log_low", "log_high"), 1):
+        found[name] = f"={'-' if name.endswith('low') else ''}{grid.bound(kind, row, _c('widen', n))}"
     return found
 
 
@@ -717,7 +733,6 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
             f"+{a}*((1-{b})*INDEX({where},{corner}+{wide})+{b}*INDEX({where},{corner}+{wide + 1}))"
         )
 
-    low, high = (f"INDEX({grid.domain(column)},{_c('block', n)})" for column in (0, 1))
     row = (
         f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({busy},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
         f"+{_c('prompt_band', n)}"
@@ -739,10 +754,10 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         _further(at(19), at(20), at(21)),
         f"={at(19)}-{at(2)}",
         row,
-        f"={_c('widen_lengths', n)}+{_beyond(busy, low, high)}",
+        f"={grid.beyond(busy, _c('block', n))}",
         f"={at(2)}/(answer_tokens-1)",
-        f"={at(6)}*EXP(INDEX({grid.band(3, BAND_ROWS)},{at(4)})+{at(5)})",
-        f"={at(3)}*EXP(INDEX({grid.band(1, BAND_ROWS)},{at(4)})+{at(5)})",
+        f"={at(6)}*EXP{grid.bound(3, at(4), at(5))}",
+        f"={at(3)}*EXP{grid.bound(1, at(4), at(5))}",
         *good,
         f"=MAX(MIN({at(0)},{_c('held', n)}),1)",
         f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",

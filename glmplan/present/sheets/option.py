@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
 from glmplan.planner.launch import seats_of
 from glmplan.planner.ranking import load_of
-from glmplan.prediction.effects import LEVELS, keys_of, load_effects
+from glmplan.prediction.effects import load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
 from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.replicas import whole_loads
@@ -36,6 +36,7 @@ from glmplan.purchase.step_histograms import (
 from glmplan.units import Bytes, SecondsArray, TokenCount, Tokens
 
 __all__ = [
+    "TERMS",
     "Axes",
     "Cached",
     "Option",
@@ -62,6 +63,8 @@ __all__ = [
 # Input lengths at which a prefill takes one step more, or no longer fits a CUDA graph, have points on both sides. The
 # grid ignores the KV pool: a sheet compares the users with the pool itself.
 
+#: terms of an interval bound, as of `glmplan.prediction.evidence.IntervalTerms`
+TERMS: tuple[str, ...] = ("inside", "widest", "independent", "stages")
 #: limits of the largest number of users per machine in the grid
 _LEAST_USERS, _MOST_USERS = 64, 512
 #: additional points where step times bend most between powers of two
@@ -145,10 +148,11 @@ def _octaves(middle: TokenCount, octaves: tuple[int, int], most: TokenCount) -> 
 class Spreads:
     """90 % prediction intervals of a deployment."""
 
-    #: metric → log of measured over predicted time at both bounds, for each band of users and of inputs (6, 5, 2)
+    #: metric → `TERMS` of both bounds of log(measured / predicted time), away from zero, in each band of users and of
+    #: inputs (6, 5, 2, 4)
     bands: dict[str, np.ndarray]
-    #: calibrated domain: minimum and maximum of users, input and output; None if extrapolation widens no interval
-    domain: tuple[float, ...] | None
+    #: calibrated domains: minimum and maximum of users, input and output; the farthest widens the interval
+    domains: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,24 +310,29 @@ def _band_points() -> tuple[np.ndarray, np.ndarray]:
 def _spreads(planned: Deployed, columns: Columns) -> Spreads:
     deployed = planned.deployment
     users, prompts = _band_points()
+    shape = len(users), len(prompts), 2, len(TERMS)
     if not runs_on_accelerators(deployed):
         # intervals of Apple machines and host offload depend little on the load: take the widest of the grid
         widest = {}
         for name in INTERVAL_KINDS.keys() & {"ttft", "tpot", "output_rate"}:
             ends = [columns.figures[name + end] / columns.figures[name] for end in ("_low", "_high")]
             logs = np.log(ends if name != "output_rate" else [1 / ends[1], 1 / ends[0]])
-            pair = (np.nanmin(logs[0]), np.nanmax(logs[1]))
-            widest[name] = np.broadcast_to(pair, (len(users), len(prompts), 2)).copy()
-        return Spreads(widest, None)
-    fit = load_effects(deployed.engine)
-    domain = fit.domain.get(keys_of(deployed)[LEVELS.index("group")])
+            pair = (-np.nanmin(logs[0]), np.nanmax(logs[1]))
+            widest[name] = np.broadcast_to([[end, np.inf, 0.0, 0.0] for end in pair], shape)
+        return Spreads(widest, ())
     of_users, of_prompts = (axis.ravel() for axis in np.meshgrid(users, prompts, indexing="ij"))
-    known = evidence_of_points(deployed, of_users, of_prompts, np.ones(len(of_users)), fit=replace(fit, domain={}))
+    known = evidence_of_points(
+        deployed, of_users, of_prompts, np.ones(len(of_users)), fit=load_effects(deployed.engine)
+    )
     bands = {}
     for name in ("ttft", "tpot", "output_rate"):
-        pairs = np.stack(known.ends[INTERVAL_KINDS[name]], axis=-1)
-        bands[name] = pairs.reshape(len(users), len(prompts), 2)
-    return Spreads(bands, None if not domain else tuple(float(bound) for bound in domain))
+        terms = known.terms[INTERVAL_KINDS[name]]
+        ends = [
+            (sign * terms.inside[end], sign * terms.farthest[end], terms.apart[end], terms.stages)
+            for end, sign in enumerate((-1, 1))
+        ]
+        bands[name] = np.moveaxis(np.array(ends), -1, 0).reshape(shape)
+    return Spreads(bands, known.domains)
 
 
 @dataclass(frozen=True, slots=True)
