@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from glmplan.catalog.entries.prices import load_terms, quotation
 from glmplan.errors import GlmplanError
 from glmplan.planner.users import TARGET_TPOT, TARGET_TTFT
-from glmplan.prediction.evidence import BANDS, PROMPTS
+from glmplan.prediction.evidence import PROMPTS
 from glmplan.present.sheets.book import Book, Sheet, address
 from glmplan.present.sheets.option import TERMS, Cached, Option
 from glmplan.purchase.cost import HOURS
@@ -16,7 +16,6 @@ from glmplan.purchase.money import Money, Offer, market_of, offers_of
 from glmplan.units import GIB, Ratio, TokenCount, counted_unit
 
 __all__ = [
-    "BAND_ROWS",
     "FIRST",
     "SHEETS",
     "Assumption",
@@ -316,6 +315,8 @@ class Grid:
         self.axes = options[0].cached[0].surface.axes
         self.blocks = sum(len(option.cached) for option in options)
         self.rows = len(self.axes.inputs) * len(self.axes.outputs)
+        #: rows of a block in the table of intervals: users times bands of inputs
+        self.band_rows = len(self.axes.users) * (len(PROMPTS) + 1)
         #: calibrated domains in a row
         self.most_domains = max(len(cached.surface.spreads.domains) for option in options for cached in option.cached)
         self.last = self.POINTS + self.blocks * self.rows - 1
@@ -326,7 +327,7 @@ class Grid:
     def axis(self, row: int, count: int) -> str:
         """Return the range of an axis by its number.
 
-        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of users, 4 bands of inputs.
+        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of inputs.
         """
         first = address(self.AXES + row, 1, "Surface")
         return f"{first}:{address(self.AXES + row, count)}"
@@ -370,7 +371,7 @@ class Grid:
 
         `kind`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end. As `glmplan.prediction.evidence.IntervalTerms.at`.
         """
-        rows = self.blocks * BAND_ROWS
+        rows = self.blocks * self.band_rows
 
         def of(term: str) -> str:
             column = 3 + kind * len(TERMS) + TERMS.index(term)
@@ -382,8 +383,6 @@ class Grid:
 
 # Surface and memory.
 
-#: rows of a block in the table of intervals: bands of users times bands of prompts
-BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
 #: an infinite bound
 _NEVER = 1e99
 #: columns of a calibrated domain: half-width by the lengths, then minimum and maximum of users, input and output
@@ -395,6 +394,9 @@ _QUANTITIES = (
     "decode, upper bound [s]",
     "time per request, lower bound [s]",
     "decode, lower bound [s]",
+    "service time, steady state [s]",
+    "TTFT, steady state, lower bound [s]",
+    "decode, steady state, upper bound [s]",
 )
 _MEMORY = (
     *("Option", "KV cache", "Stage", "Weights [GiB]", "Activations [GiB]", "CUDA graphs [GiB]", "Buffers [GiB]"),
@@ -414,7 +416,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
              "note")  # fmt: skip
     for row, (title, values) in enumerate(
         (("Users per machine", axes.users), ("Input [tokens]", axes.inputs), ("Output [tokens]", axes.outputs),
-         ("Bands of users", (0.0, *BANDS)), ("Bands of input", (0.0, *PROMPTS)))
+         ("Bands of input", (0.0, *PROMPTS)))
     ):  # fmt: skip
         page.put(grid.AXES + row, 0, title)
         page.row(grid.AXES + row, values, "exact", column=1)
@@ -429,7 +431,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
             times = cached.surface
             quantities = (
                 *(times.request, times.served, times.first_least, times.further_most),
-                *(times.least_request, times.least_further),
+                *(times.least_request, times.least_further, *times.steady),
             )
             for i, prompt in enumerate(axes.inputs):
                 for o, answer in enumerate(axes.outputs):
@@ -459,11 +461,11 @@ def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached
         low_in, high_in, low_out, high_out = (address(line, column + at) for at in (3, 4, 5, 6))
         lengths = (_beyond("prompt_tokens", low_in, high_in), _beyond("answer_tokens", low_out, high_out))
         page.row(line, (f"={lengths[0]}+{lengths[1]}", *(min(end, _NEVER) for end in domain)), "exact", column=column)
-    first = grid.bands + block * BAND_ROWS
-    for users in range(len(BANDS) + 1):
+    first = grid.bands + block * grid.band_rows
+    for users, count in enumerate(grid.axes.users):
         for prompt in range(len(PROMPTS) + 1):
             row = first + users * (len(PROMPTS) + 1) + prompt
-            page.row(row, (number + 1, users + 1, prompt + 1), "text")
+            page.row(row, (number + 1, count, prompt + 1), "text")
             terms = [float(min(value, _NEVER)) for name in ("ttft", "tpot", "output_rate")
                      for value in spreads.bands[name][users, prompt].ravel()]  # fmt: skip
             page.row(row, terms, "exact", column=3)
@@ -531,12 +533,12 @@ def _write_stage(page: Sheet, line: int, what: tuple[str, Cached, int]) -> None:
 # Calculation: interpolation of the surface at the load, and the curve over users of each option.
 
 #: rows of the curve of an option
-_CURVE_ROWS = 23
+_CURVE_ROWS = 28
 _TITLES = {
     "name": "Option", "share": "Users per machine", "format": "Cache format", "block": "Block of Surface",
     "inside": "Lengths in range", "input_cell": "Input: cell", "input_part": "fraction", "output_cell": "Output: cell",
     "output_part": "fraction", "corner": "Row of Surface", "user_cell": "Users: cell", "user_part": "fraction",
-    "user_band": "Band of users", "prompt_band": "Band of input", "widen": "Extrapolation",
+    "user_band": "Users: row of interval", "prompt_band": "Band of input", "widen": "Extrapolation",
     "held": "Requests in the pool", "held_low": "lower bound", "longest": "Longest request",
     "longest_low": "lower bound", "seats": "Max running requests",
     "state": "Reason without speed", "request": "Time per request [s]", "further": "Decode [s]", "first": "TTFT [s]",
@@ -549,11 +551,19 @@ _TITLES = {
 #: rows of a curve
 _CURVE = (
     *("Users per machine", "Time per request [s]", "Decode [s]", "TTFT [s]"),
-    *("Row of the interval", "Extrapolation", "TPOT [s]", "TPOT, upper bound [s]", "TTFT, upper bound [s]"),
+    *(
+        "Row of the interval",
+        "Extrapolation",
+        "TPOT, steady state [s]",
+        "TPOT, upper bound [s]",
+        "TTFT, upper bound [s]",
+    ),
     *("TPOT met", "at the upper bound", "TTFT met", "at the upper bound"),
     *("Chart: users per machine", "Chart: cell", "Chart: users", "Chart: tokens/s"),
     *("Time per request, lower bound [s]", "Decode, lower bound [s]"),
     *("Service time [s]", "TTFT, lower bound [s]", "Decode, upper bound [s]"),
+    *("Decode, steady state [s]", "TTFT, steady state [s]", "Service time, steady state [s]"),
+    *("TTFT, steady state, lower bound [s]", "Decode, steady state, upper bound [s]"),
 )
 
 
@@ -643,8 +653,8 @@ def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
     found["user_cell"] = f"=MIN(MATCH({held},{grid.users},1),{len(axes.users) - 1})"
     found["user_part"] = f"=({held}-{low})/({high}-{low})"
     busy = _of_a_server(share, option)
-    found["user_band"] = f"=MATCH({busy},{grid.axis(3, 6)},1)"
-    found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(4, len(PROMPTS) + 1)},1)"
+    found["user_band"] = f"=MATCH({share},{grid.users},1)"
+    found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(3, len(PROMPTS) + 1)},1)"
     found["widen"] = f"={grid.beyond(busy, _c('block', n))}"
     found["most_users"] = f"={most}"
     return found
@@ -681,7 +691,7 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
     # interpolated before the minimum is taken: the two terms may cross between points
     found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
     found["first"] = f"={_c('served', n)}-{_c('further', n)}"
-    row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
+    row = f"({_c('block', n)}-1)*{grid.band_rows}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
     for kind, name in enumerate(("wait_high", "gap_low", "gap_high", "log_low", "log_high"), 1):
         found[name] = f"={'-' if name.endswith('low') else ''}{grid.bound(kind, row, _c('widen', n))}"
     return found
@@ -705,7 +715,7 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
     gap, wait = "gap_limit/1000", "MAX(wait_limit,3*INDEX({},1))"
     for name, good, values, limit in (
         ("safe_gap", 9, 6, gap), ("safe_gap_high", 10, 7, gap),
-        ("safe_wait", 11, 3, wait.format(curve[3])), ("safe_wait_high", 12, 8, wait.format(curve[8])),
+        ("safe_wait", 11, 23, wait.format(curve[23])), ("safe_wait_high", 12, 8, wait.format(curve[8])),
     ):  # fmt: skip
         held = f"SUM({curve[good]})"
         u, v = f"INDEX({curve[0]},{held}", f"INDEX({curve[values]},{held}"
@@ -733,13 +743,10 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
             f"+{a}*((1-{b})*INDEX({where},{corner}+{wide})+{b}*INDEX({where},{corner}+{wide + 1}))"
         )
 
-    row = (
-        f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({busy},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
-        f"+{_c('prompt_band', n)}"
-    )
+    row = f"=({_c('block', n)}-1)*{grid.band_rows}+{place * (len(PROMPTS) + 1)}+{_c('prompt_band', n)}"
     good: list[str] = []
     for values, limit in (
-        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (3, f"MAX(wait_limit,3*{at(3, 0)})"),
+        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (23, f"MAX(wait_limit,3*{at(23, 0)})"),
         (8, f"MAX(wait_limit,3*{at(8, 0)})"),
     ):  # fmt: skip
         before = "" if place == 0 else f"{address(first + 9 + len(good), place)}=1,"
@@ -755,9 +762,9 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         f"={at(19)}-{at(2)}",
         row,
         f"={grid.beyond(busy, _c('block', n))}",
-        f"={at(2)}/(answer_tokens-1)",
+        f"={at(22)}/(answer_tokens-1)",
         f"={at(6)}*EXP{grid.bound(3, at(4), at(5))}",
-        f"={at(3)}*EXP{grid.bound(1, at(4), at(5))}",
+        f"={at(23)}*EXP{grid.bound(1, at(4), at(5))}",
         *good,
         f"=MAX(MIN({at(0)},{_c('held', n)}),1)",
         f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
@@ -768,4 +775,9 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         surface(1),
         surface(2),
         surface(3),
+        _further(at(24), at(25), at(26)),
+        f"={at(24)}-{at(22)}",
+        surface(6),
+        surface(7),
+        surface(8),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,29 +106,35 @@ class Axes:
 
 
 def axes_of(
-    users: int,
-    input_tokens: TokenCount,
-    output_tokens: TokenCount,
+    load: tuple[int, TokenCount, TokenCount],
     longest: TokenCount,
     *,
+    capacity: float = 0.0,
+    servers: Iterable[int] = (1,),
     budgets: Iterable[float] = (),
     graphs: Iterable[float] = (),
 ) -> Axes:
-    """Return a grid around a load.
+    """Return a grid around a load (users, input, output).
 
-    Users up to four times the load (64 to 512), input from 1/8 to 8 times, output from 1/4 to 4 times. Inputs around
-    multiples of `budgets` (token budget of a step) and of `graphs` (longest prefill in a CUDA graph) are added, where
-    the time jumps.
+    Users up to four times the load and to `capacity` (64 to 512), input from 1/8 to 8 times, output from 1/4 to 4
+    times. The load itself has points, and users at which intervals have other widths on each of `servers`. Inputs
+    around multiples of `budgets` (token budget of a step) and of `graphs` (longest prefill in a CUDA graph) are added,
+    where the time jumps.
 
     Examples
     --------
-    >>> axes_of(8, 2048, 512, 131072).outputs
+    >>> axes_of((8, 2048, 512), 131072).outputs
     (128, 256, 512, 1024, 2048)
-    >>> axes_of(8, 1000, 500, 131072, budgets=[4096], graphs=[512]).inputs
+    >>> axes_of((20, 2048, 512), 131072, capacity=100.0).users
+    (1, 2, 3, 4, 5, 6, 8, 16, 17, 20, 32, 64, 65, 128)
+    >>> axes_of((8, 1000, 500), 131072, budgets=[4096], graphs=[512]).inputs
     (125, 250, 500, 512, 513, 1000, 2000, 4000, 4080, 4097, 8000)
     """
-    most = min(max(_LEAST_USERS, 4 * users), _MOST_USERS)
-    count = sorted({*_FEW, *(1 << bit for bit in range(most.bit_length()))})
+    users, input_tokens, output_tokens = load
+    most = int(min(max(_LEAST_USERS, 4 * users, capacity), _MOST_USERS))
+    powers = [1 << bit for bit in range((most - 1).bit_length() + 1)]
+    bands = [math.ceil(end) * number for end in BANDS for number in servers]
+    count = sorted({*_FEW, *powers, *(one for one in (*bands, users) if one < powers[-1])})
     outputs = _octaves(output_tokens, _ANSWER_OCTAVES, longest // 2)
     inputs = _octaves(input_tokens, _PROMPT_OCTAVES, longest - outputs[-1])
     jumps = {int(length) + more for length in graphs for more in (0, 1)}
@@ -148,8 +155,8 @@ def _octaves(middle: TokenCount, octaves: tuple[int, int], most: TokenCount) -> 
 class Spreads:
     """90 % prediction intervals of a deployment."""
 
-    #: metric → `TERMS` of both bounds of log(measured / predicted time), away from zero, in each band of users and of
-    #: inputs (6, 5, 2, 4)
+    #: metric → `TERMS` of both bounds of log(measured / predicted time), away from zero, at the users of the grid in
+    #: each band of inputs (n, 5, 2, 4)
     bands: dict[str, np.ndarray]
     #: calibrated domains: minimum and maximum of users, input and output; the farthest widens the interval
     domains: tuple[tuple[float, ...], ...]
@@ -168,6 +175,8 @@ class Surface:
     first_least: SecondsArray
     #: decode time if prefill fills every step
     further_most: SecondsArray
+    #: the three times above without the first request of each user, as safe users are judged
+    steady: tuple[SecondsArray, SecondsArray, SecondsArray]
     #: lower bounds by the published rates of the machine
     least_request: SecondsArray
     least_further: SecondsArray
@@ -192,21 +201,21 @@ class Surfaces:
         """Return the surface of a deployment; `left` surfaces follow it."""
         points = self._points(planned)
         users, inputs, outputs = points
-        columns = self._columns(planned, points)
+        columns, steady = (self._columns(planned, points, settled=settled) for settled in (False, True))
         per_token, per_step = self._least(planned, points)
         least_request, least_further = users * outputs * per_token, per_step * (outputs - 1)
         request = np.maximum(users * outputs / columns.figures["output_rate"], least_request)
-        further = np.maximum(np.nan_to_num(columns.figures["tpot"]) * (outputs - 1), least_further)
-        first_least, further_most = self._branches(columns.figures["ttft"], further, outputs)
+        served, first_least, further_most = self._times(columns, least_further, outputs)
         surface = Surface(
             axes=self.axes,
             request=self._shaped(request),
-            served=self._shaped(columns.figures["ttft"] + further),
+            served=served,
             first_least=first_least,
             further_most=further_most,
+            steady=self._times(steady, least_further, outputs),
             least_request=self._shaped(least_request),
             least_further=self._shaped(least_further),
-            spreads=_spreads(planned, columns),
+            spreads=self._spreads(planned, columns),
             knowledge=columns.knowledge,
             basis=columns.basis,
         )
@@ -238,12 +247,15 @@ class Surfaces:
         shape = (len(axes.inputs), len(axes.outputs), len(axes.users))
         return values[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
-    def _branches(self, first: np.ndarray, further: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `Surface.first_least` and `Surface.further_most`.
+    def _times(
+        self, columns: Columns, least_further: np.ndarray, outputs: np.ndarray
+    ) -> tuple[SecondsArray, SecondsArray, SecondsArray]:
+        """Return `Surface.served`, `Surface.first_least`, `Surface.further_most`.
 
         At every grid point the formula of the sheet returns the prediction itself.
         """
-        axes = self.axes
+        axes, first = self.axes, columns.figures["ttft"]
+        further = np.maximum(np.nan_to_num(columns.figures["tpot"]) * (outputs - 1), least_further)
         count = len(axes.points[0])
         no_wait, _ = (half.reshape(len(axes.inputs), 1, -1) for half in np.split(first[count:], 2))
         _, full = (half.reshape(len(axes.inputs), 1, -1) for half in np.split((further / (outputs - 1))[count:], 2))
@@ -253,20 +265,54 @@ class Surfaces:
         waits = first > _WAITED * no_wait
         first_least = np.where(waits, np.minimum(first, no_wait), first)
         filled = waits | (short - 1 >= after)
-        return first_least, np.where(filled, further, np.maximum(further, full * after))
+        return first + further, first_least, np.where(filled, further, np.maximum(further, full * after))
 
-    def _columns(self, planned: Deployed, points: _Points) -> Columns:
+    def _spreads(self, planned: Deployed, columns: Columns) -> Spreads:
+        """Return the intervals at the users of the grid in each band of inputs."""
+        deployed, prompts = planned.deployment, np.array([1.0, *(end + 1.0 for end in PROMPTS)])
+        shape = len(self.axes.users), len(prompts), 2, len(TERMS)
+        if not runs_on_accelerators(deployed):
+            # intervals of Apple machines and host offload depend little on the lengths: take the widest of the grid
+            widest = {}
+            for name in ("ttft", "tpot", "output_rate"):
+                ends = [columns.figures[name + end] / columns.figures[name] for end in ("_low", "_high")]
+                logs = np.log(ends if name != "output_rate" else [1 / ends[1], 1 / ends[0]])
+                low, high = (
+                    np.nanmax(sign * self._shaped(log), axis=(0, 1)) for sign, log in zip((-1, 1), logs, strict=True)
+                )
+                none = np.zeros(len(low))
+                terms = [(end, none + np.inf, none, none) for end in (low, high)]
+                widest[name] = np.broadcast_to(np.moveaxis(np.array(terms), -1, 0)[:, None], shape)
+            return Spreads(widest, ())
+        busy = np.array(self.axes.users) / np.minimum(self.axes.users, planned.holding.terms.replicas)
+        of_users, of_prompts = (axis.ravel() for axis in np.meshgrid(busy, prompts, indexing="ij"))
+        known = evidence_of_points(
+            deployed, of_users, of_prompts, np.ones(len(of_users)), fit=load_effects(deployed.engine)
+        )
+        bands = {}
+        for name in ("ttft", "tpot", "output_rate"):
+            terms = known.terms[INTERVAL_KINDS[name]]
+            ends = [
+                (sign * terms.inside[end], sign * terms.farthest[end], terms.apart[end], terms.stages)
+                for end, sign in enumerate((-1, 1))
+            ]
+            bands[name] = np.moveaxis(np.array(ends), -1, 0).reshape(shape)
+        return Spreads(bands, known.domains)
+
+    def _columns(self, planned: Deployed, points: _Points, *, settled: bool) -> Columns:
         deployed, replicas = planned.deployment, planned.holding.terms.replicas
         if replicas == 1 and runs_on_accelerators(deployed):
-            return columns_of(deployed, self._mixes_of(planned, points))
-        return exact_columns(deployed, self._loads(planned, points))
+            return columns_of(deployed, self._mixes_of(planned, points, settled=settled))
+        loads = self._loads(planned, points)
+        return exact_columns(deployed, [load.steady() for load in loads] if settled else loads)
 
-    def _mixes_of(self, planned: Deployed, points: _Points) -> StepHistograms:
+    def _mixes_of(self, planned: Deployed, points: _Points, *, settled: bool = False) -> StepHistograms:
         deployed = planned.deployment
         key = packing_key(
             deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step,
             draft_tokens=deployed.draft_chain,
         )  # fmt: skip
+        key = key.steady() if settled else key
         if key not in self._mixes:
             self._mixes[key] = step_histograms_of(*points, key)
         return self._mixes[key]
@@ -299,40 +345,6 @@ class Surfaces:
         mixes = self._mixes_of(planned, points)
         column = mixes.table.values(least_of([deployed], [mixes.table.points])[0])
         return mixes.matrices["output_rate"] @ column / mixes.tokens, mixes.matrices["tpot"] @ column
-
-
-def _band_points() -> tuple[np.ndarray, np.ndarray]:
-    """Return a number of users and an input length in each band."""
-    users = np.ceil([1.0, *(end + 0.5 for end in BANDS)])
-    return users, np.array([1.0, *(end + 1.0 for end in PROMPTS)])
-
-
-def _spreads(planned: Deployed, columns: Columns) -> Spreads:
-    deployed = planned.deployment
-    users, prompts = _band_points()
-    shape = len(users), len(prompts), 2, len(TERMS)
-    if not runs_on_accelerators(deployed):
-        # intervals of Apple machines and host offload depend little on the load: take the widest of the grid
-        widest = {}
-        for name in INTERVAL_KINDS.keys() & {"ttft", "tpot", "output_rate"}:
-            ends = [columns.figures[name + end] / columns.figures[name] for end in ("_low", "_high")]
-            logs = np.log(ends if name != "output_rate" else [1 / ends[1], 1 / ends[0]])
-            pair = (-np.nanmin(logs[0]), np.nanmax(logs[1]))
-            widest[name] = np.broadcast_to([[end, np.inf, 0.0, 0.0] for end in pair], shape)
-        return Spreads(widest, ())
-    of_users, of_prompts = (axis.ravel() for axis in np.meshgrid(users, prompts, indexing="ij"))
-    known = evidence_of_points(
-        deployed, of_users, of_prompts, np.ones(len(of_users)), fit=load_effects(deployed.engine)
-    )
-    bands = {}
-    for name in ("ttft", "tpot", "output_rate"):
-        terms = known.terms[INTERVAL_KINDS[name]]
-        ends = [
-            (sign * terms.inside[end], sign * terms.farthest[end], terms.apart[end], terms.stages)
-            for end, sign in enumerate((-1, 1))
-        ]
-        bands[name] = np.moveaxis(np.array(ends), -1, 0).reshape(shape)
-    return Spreads(bands, known.domains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +503,12 @@ def options_of(
     deployed = [plan.deployment for formats in plans for plan in formats]
     budgets = {float(one.defaults.budget_of(one.dp)) for one in deployed}
     graphs = {float(one.graph_tokens) for one in deployed}
-    surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets=budgets, graphs=graphs), progress)
+    capacity = max(min(plan.holding.held, _seats(plan)) for formats in plans for plan in formats)
+    servers = {plan.holding.terms.replicas for formats in plans for plan in formats}
+    axes = axes_of(
+        (share, inputs, outputs), longest, capacity=capacity, servers=servers, budgets=budgets, graphs=graphs
+    )
+    surfaces = Surfaces(axes, progress)
     money = money.at_one_term(formats[0].asked.machine for formats in plans)
     left = sum(map(len, plans))
     options = []
@@ -537,11 +554,17 @@ def _cached(planned: Deployed, surface: Surface) -> Cached:
         stages=tuple(_stages(holding)),
         block=float(memory.settings.block(memory.sparse)) * terms.dcp,
         copies=float(terms.dp * terms.replicas),
-        seats=float(seats_of(planned.asked, terms.dp) * terms.replicas),
+        seats=_seats(planned),
         longest=holding.context,
         longest_low=holding.context_low,
         surface=surface,
     )
+
+
+def _seats(planned: Deployed) -> float:
+    """Return the largest number of running requests."""
+    terms = planned.holding.terms
+    return float(seats_of(planned.asked, terms.dp) * terms.replicas)
 
 
 def _stages(holding: Holding) -> list[Stage]:
