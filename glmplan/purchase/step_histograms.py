@@ -182,7 +182,7 @@ class StepHistograms:
 
 
 def _load(packing: Load, users: float, inputs: float, outputs: float, servers: int) -> Load:
-    load = replace(
+    return replace(
         packing,
         concurrency=float(users),
         input_tokens=float(inputs),
@@ -190,7 +190,6 @@ def _load(packing: Load, users: float, inputs: float, outputs: float, servers: i
         max_requests=1 << 30,
         replicas=int(servers),
     )
-    return load.steady() if packing.settled else load
 
 
 def packing_key(

@@ -124,8 +124,8 @@ def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assum
                    "TPOT limit of safe users, at the upper bound of the 90 % interval; 100 ms is 10 tokens/s, as in "
                    "glmplan fit", least=1, most=10_000, style=whole),
         Assumption("wait_limit", "Max time to first token", "s", TARGET_TTFT,
-                   "TTFT limit of safe users, or three times the TTFT of a single user if longer, as in glmplan "
-                   "fit", least=0.1, most=3600),
+                   f"TTFT limit of safe users; at {TARGET_TTFT:g} s three times the TTFT of a single user if longer, "
+                   "as in glmplan fit", least=0.1, most=3600),
     ]  # fmt: skip
     return {"Load": traffic, "SLO of safe users": limits, "Cost and power": list(_money(money)),
             "API alternative": list(_offers(load, money, model))}  # fmt: skip
@@ -371,14 +371,21 @@ class Grid:
 
         `kind`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end. As `glmplan.prediction.evidence.IntervalTerms.at`.
         """
-        rows = self.blocks * self.band_rows
 
         def of(term: str) -> str:
-            column = 3 + kind * len(TERMS) + TERMS.index(term)
-            return f"INDEX({address(self.bands, column, 'Surface')}:{address(self.bands + rows - 1, column)},{row})"
+            return self._band(kind * len(TERMS) + TERMS.index(term), row)
 
         inner = f"MIN({of('inside')}+{widen},{of('widest')})"
         return f"(({inner}^2+{of('independent')}^2)^0.5+{of('stages')})"
+
+    def steady(self, kind: int, row: str) -> str:
+        """Return the formula of a time in the steady state over the mean; `kind`: 0 TTFT, 1 TPOT."""
+        return self._band(6 * len(TERMS) + kind, row)
+
+    def _band(self, place: int, row: str) -> str:
+        """Return the formula of a column of the table of intervals."""
+        first = address(self.bands, 3 + place, "Surface")
+        return f"INDEX({first}:{address(self.bands + self.blocks * self.band_rows - 1, 3 + place)},{row})"
 
 
 # Surface and memory.
@@ -394,9 +401,6 @@ _QUANTITIES = (
     "decode, upper bound [s]",
     "time per request, lower bound [s]",
     "decode, lower bound [s]",
-    "service time, steady state [s]",
-    "TTFT, steady state, lower bound [s]",
-    "decode, steady state, upper bound [s]",
 )
 _MEMORY = (
     *("Option", "KV cache", "Stage", "Weights [GiB]", "Activations [GiB]", "CUDA graphs [GiB]", "Buffers [GiB]"),
@@ -431,7 +435,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
             times = cached.surface
             quantities = (
                 *(times.request, times.served, times.first_least, times.further_most),
-                *(times.least_request, times.least_further, *times.steady),
+                *(times.least_request, times.least_further),
             )
             for i, prompt in enumerate(axes.inputs):
                 for o, answer in enumerate(axes.outputs):
@@ -445,7 +449,8 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     page.put(grid.domains - 1, 0, "Calibrated domains: extrapolation of lengths; from and to of users, input, output",
              "heading")  # fmt: skip
     page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted), lower and upper bound of TTFT, TPOT and "
-             f"end-to-end, each: {', '.join(TERMS)}", "heading")  # fmt: skip
+             f"end-to-end, each: {', '.join(TERMS)}; then TTFT and TPOT in the steady state over those with the first "
+             "requests", "heading")  # fmt: skip
     page.widths |= {0: 20, 1: 12}
     page.freeze = (grid.POINTS, grid.LEFT)
     page.last_printed = (grid.POINTS - 2, 19)
@@ -468,7 +473,7 @@ def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached
             page.row(row, (number + 1, count, prompt + 1), "text")
             terms = [float(min(value, _NEVER)) for name in ("ttft", "tpot", "output_rate")
                      for value in spreads.bands[name][users, prompt].ravel()]  # fmt: skip
-            page.row(row, terms, "exact", column=3)
+            page.row(row, (*terms, *one.surface.steady[:, users].tolist()), "exact", column=3)
 
 
 def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
@@ -533,7 +538,7 @@ def _write_stage(page: Sheet, line: int, what: tuple[str, Cached, int]) -> None:
 # Calculation: interpolation of the surface at the load, and the curve over users of each option.
 
 #: rows of the curve of an option
-_CURVE_ROWS = 28
+_CURVE_ROWS = 24
 _TITLES = {
     "name": "Option", "share": "Users per machine", "format": "Cache format", "block": "Block of Surface",
     "inside": "Lengths in range", "input_cell": "Input: cell", "input_part": "fraction", "output_cell": "Output: cell",
@@ -562,8 +567,7 @@ _CURVE = (
     *("Chart: users per machine", "Chart: cell", "Chart: users", "Chart: tokens/s"),
     *("Time per request, lower bound [s]", "Decode, lower bound [s]"),
     *("Service time [s]", "TTFT, lower bound [s]", "Decode, upper bound [s]"),
-    *("Decode, steady state [s]", "TTFT, steady state [s]", "Service time, steady state [s]"),
-    *("TTFT, steady state, lower bound [s]", "Decode, steady state, upper bound [s]"),
+    "TTFT, steady state [s]",
 )
 
 
@@ -585,6 +589,17 @@ def _beyond(value: str, low: str, high: str) -> str:
 def _further(served: str, first_least: str, further_most: str) -> str:
     """Return the formula of the decode time, as in `sheets.option`."""
     return f"=MIN({served}-{first_least},{further_most})"
+
+
+def _wait_limits(mean: str, high: str) -> tuple[str, str]:
+    """Return the formulas of the TTFT limit in the mean and at the upper bound.
+
+    They are those of `planner.users.mean_bounds` and `usual_bounds`, by the TTFT of a single user.
+    """
+    usual = f"wait_limit={TARGET_TTFT:g}"
+    longest, longest_high = (f"MAX({TARGET_TTFT:g},3*{alone})" for alone in (mean, high))
+    stated = f"IF(wait_limit<={longest_high},MIN(wait_limit,{longest}),wait_limit)"
+    return f"IF({usual},{longest},{stated})", f"IF({usual},{longest_high},wait_limit)"
 
 
 def _of_a_server(users: str, option: Option) -> str:
@@ -712,10 +727,10 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
             page.put(top + 1 + row, 1 + place, formula, "exact")
     count = len(grid.axes.users)
     found = {}
-    gap, wait = "gap_limit/1000", "MAX(wait_limit,3*INDEX({},1))"
+    gap, (wait, wait_high) = "gap_limit/1000", _wait_limits(f"INDEX({curve[22]},1)", f"INDEX({curve[8]},1)")
     for name, good, values, limit in (
         ("safe_gap", 9, 6, gap), ("safe_gap_high", 10, 7, gap),
-        ("safe_wait", 11, 23, wait.format(curve[23])), ("safe_wait_high", 12, 8, wait.format(curve[8])),
+        ("safe_wait", 11, 22, wait), ("safe_wait_high", 12, 8, wait_high),
     ):  # fmt: skip
         held = f"SUM({curve[good]})"
         u, v = f"INDEX({curve[0]},{held}", f"INDEX({curve[values]},{held}"
@@ -744,10 +759,11 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         )
 
     row = f"=({_c('block', n)}-1)*{grid.band_rows}+{place * (len(PROMPTS) + 1)}+{_c('prompt_band', n)}"
+    wait, wait_high = _wait_limits(at(22, 0), at(8, 0))
     good: list[str] = []
     for values, limit in (
-        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (23, f"MAX(wait_limit,3*{at(23, 0)})"),
-        (8, f"MAX(wait_limit,3*{at(8, 0)})"),
+        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (22, wait),
+        (8, wait_high),
     ):  # fmt: skip
         before = "" if place == 0 else f"{address(first + 9 + len(good), place)}=1,"
         good.append(f"=IF(AND({before}{at(values)}<={limit}),1,0)")
@@ -762,9 +778,9 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         f"={at(19)}-{at(2)}",
         row,
         f"={grid.beyond(busy, _c('block', n))}",
-        f"={at(22)}/(answer_tokens-1)",
+        f"={at(2)}/(answer_tokens-1)*{grid.steady(1, at(4))}",
         f"={at(6)}*EXP{grid.bound(3, at(4), at(5))}",
-        f"={at(23)}*EXP{grid.bound(1, at(4), at(5))}",
+        f"={at(22)}*EXP{grid.bound(1, at(4), at(5))}",
         *good,
         f"=MAX(MIN({at(0)},{_c('held', n)}),1)",
         f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
@@ -775,9 +791,5 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         surface(1),
         surface(2),
         surface(3),
-        _further(at(24), at(25), at(26)),
-        f"={at(24)}-{at(22)}",
-        surface(6),
-        surface(7),
-        surface(8),
+        f"={at(3)}*{grid.steady(0, at(4))}",
     ]

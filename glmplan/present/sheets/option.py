@@ -94,6 +94,8 @@ class Axes:
     users: tuple[int, ...]
     inputs: tuple[TokenCount, ...]
     outputs: tuple[TokenCount, ...]
+    #: input and output length of the load
+    lengths: tuple[TokenCount, TokenCount]
 
     @property
     def points(self) -> _Points:
@@ -142,7 +144,7 @@ def axes_of(
         for steps in range(1, _MOST_STEPS + 1):
             jumps |= {steps * (int(budget) - _ANSWERING), steps * int(budget) + 1}
     inputs = tuple(sorted({*inputs, *(length for length in jumps if inputs[0] < length < inputs[-1])}))
-    return Axes(tuple(count), inputs, outputs)
+    return Axes(tuple(count), inputs, outputs, (input_tokens, output_tokens))
 
 
 def _octaves(middle: TokenCount, octaves: tuple[int, int], most: TokenCount) -> tuple[TokenCount, ...]:
@@ -175,8 +177,9 @@ class Surface:
     first_least: SecondsArray
     #: decode time if prefill fills every step
     further_most: SecondsArray
-    #: the three times above without the first request of each user, as safe users are judged
-    steady: tuple[SecondsArray, SecondsArray, SecondsArray]
+    #: TTFT and decode time without the first request of each user, as safe users are judged, over those with it: at the
+    #: users of the grid, for the lengths of the load (2, n)
+    steady: np.ndarray
     #: lower bounds by the published rates of the machine
     least_request: SecondsArray
     least_further: SecondsArray
@@ -201,7 +204,7 @@ class Surfaces:
         """Return the surface of a deployment; `left` surfaces follow it."""
         points = self._points(planned)
         users, inputs, outputs = points
-        columns, steady = (self._columns(planned, points, settled=settled) for settled in (False, True))
+        columns = self._columns(planned, points)
         per_token, per_step = self._least(planned, points)
         least_request, least_further = users * outputs * per_token, per_step * (outputs - 1)
         request = np.maximum(users * outputs / columns.figures["output_rate"], least_request)
@@ -212,7 +215,7 @@ class Surfaces:
             served=served,
             first_least=first_least,
             further_most=further_most,
-            steady=self._times(steady, least_further, outputs),
+            steady=self._steady(planned),
             least_request=self._shaped(least_request),
             least_further=self._shaped(least_further),
             spreads=self._spreads(planned, columns),
@@ -299,20 +302,26 @@ class Surfaces:
             bands[name] = np.moveaxis(np.array(ends), -1, 0).reshape(shape)
         return Spreads(bands, known.domains)
 
-    def _columns(self, planned: Deployed, points: _Points, *, settled: bool) -> Columns:
+    def _steady(self, planned: Deployed) -> np.ndarray:
+        """Return `Surface.steady`."""
+        users = np.array(self.axes.users)
+        loads = self._loads(planned, (users, *(np.full(len(users), length) for length in self.axes.lengths)))
+        found = exact_columns(planned.deployment, [*loads, *(load.steady() for load in loads)]).figures
+        times = np.array([found[name].reshape(2, -1) for name in ("ttft", "tpot")])
+        return np.nan_to_num(times[:, 1] / times[:, 0], nan=1.0)
+
+    def _columns(self, planned: Deployed, points: _Points) -> Columns:
         deployed, replicas = planned.deployment, planned.holding.terms.replicas
         if replicas == 1 and runs_on_accelerators(deployed):
-            return columns_of(deployed, self._mixes_of(planned, points, settled=settled))
-        loads = self._loads(planned, points)
-        return exact_columns(deployed, [load.steady() for load in loads] if settled else loads)
+            return columns_of(deployed, self._mixes_of(planned, points))
+        return exact_columns(deployed, self._loads(planned, points))
 
-    def _mixes_of(self, planned: Deployed, points: _Points, *, settled: bool = False) -> StepHistograms:
+    def _mixes_of(self, planned: Deployed, points: _Points) -> StepHistograms:
         deployed = planned.deployment
         key = packing_key(
             deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step,
             draft_tokens=deployed.draft_chain,
         )  # fmt: skip
-        key = key.steady() if settled else key
         if key not in self._mixes:
             self._mixes[key] = step_histograms_of(*points, key)
         return self._mixes[key]
