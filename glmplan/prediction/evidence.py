@@ -582,8 +582,8 @@ def evidence_of_points(
     for kind in (kind for kind in KINDS if kind in fit.intervals[of]):
         # bands, inside and farthest, low and high
         pairs = np.array([_extrapolated(fit, (of, levels), kind, one) for one in features])[places]
-        apart = _apart(deployment, kind, _of_build(fit, knowledge, keys, kind), concurrency)
-        both = [np.broadcast_to(one, len(places)) for one in apart]
+        errors = _apart(deployment, kind, _of_build(fit, knowledge, keys, kind), concurrency)
+        both = [np.broadcast_to(one, len(places)) for one in errors]
         terms[kind] = IntervalTerms(
             (pairs[:, 0, 0], pairs[:, 0, 1]), (pairs[:, 1, 0], pairs[:, 1, 1]), (both[0], both[1]), spread
         )

@@ -294,21 +294,22 @@ class Surfaces:
         )
         bands = {}
         for name in ("ttft", "tpot", "output_rate"):
-            terms = known.terms[INTERVAL_KINDS[name]]
-            ends = [
-                (sign * terms.inside[end], sign * terms.farthest[end], terms.apart[end], terms.stages)
+            of = known.terms[INTERVAL_KINDS[name]]
+            rows = [
+                (sign * of.inside[end], sign * of.farthest[end], of.apart[end], of.stages)
                 for end, sign in enumerate((-1, 1))
             ]
-            bands[name] = np.moveaxis(np.array(ends), -1, 0).reshape(shape)
+            bands[name] = np.moveaxis(np.array(rows), -1, 0).reshape(shape)
         return Spreads(bands, known.domains)
 
     def _steady(self, planned: Deployed) -> np.ndarray:
         """Return `Surface.steady`."""
         users = np.array(self.axes.users)
-        loads = self._loads(planned, (users, *(np.full(len(users), length) for length in self.axes.lengths)))
+        inputs, outputs = (np.full(len(users), length) for length in self.axes.lengths)
+        loads = self._loads(planned, (users, inputs, outputs))
         found = exact_columns(planned.deployment, [*loads, *(load.steady() for load in loads)]).figures
         times = np.array([found[name].reshape(2, -1) for name in ("ttft", "tpot")])
-        return np.nan_to_num(times[:, 1] / times[:, 0], nan=1.0)
+        return np.asarray(np.nan_to_num(times[:, 1] / times[:, 0], nan=1.0))
 
     def _columns(self, planned: Deployed, points: _Points) -> Columns:
         deployed, replicas = planned.deployment, planned.holding.terms.replicas
@@ -537,7 +538,7 @@ def _plans(model: str, wanted: Wanted, load: tuple[int, int, int], said: Mapping
     """
     users, inputs, outputs = load
     share = (-(-users // wanted.machines),)
-    given = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
+    given: dict[str, Any] = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
     first = deployment(model, wanted.on, **given)
     terms = first.holding.terms
     layout = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")}
