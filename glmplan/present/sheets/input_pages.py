@@ -241,19 +241,8 @@ _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
     *("user_cell", "user_part", "user_band", "prompt_band", "widen", "held", "held_low", "longest"),
     *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
-    *(
-        "least_request",
-        "least_further",
-        "served",
-        "first_least",
-        "further_most",
-        "wait_high",
-        "safe_gap",
-        "safe_gap_high",
-        "safe_wait",
-        "safe_wait_high",
-        "most_users",
-    ),
+    *("least_request", "least_further", "served", "first_least", "further_most", "wait_high"),
+    *("safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high", "most_users"),
 )
 _RESULTS = (
     *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),
@@ -379,7 +368,7 @@ class Grid:
         return f"(({inner}^2+{of('independent')}^2)^0.5+{of('stages')})"
 
     def steady(self, kind: int, row: str) -> str:
-        """Return the formula of a time in the steady state over the mean; `kind`: 0 TTFT, 1 TPOT."""
+        """Return the formula of a steady time over the mean; 0 TTFT, 1 TPOT."""
         return self._band(6 * len(TERMS) + kind, row)
 
     def _band(self, place: int, row: str) -> str:
@@ -592,7 +581,7 @@ def _further(served: str, first_least: str, further_most: str) -> str:
 
 
 def _wait_limits(mean: str, high: str) -> tuple[str, str]:
-    """Return the formulas of the TTFT limit in the mean and at the upper bound.
+    """Return the formulas of the TTFT limit, mean and upper bound.
 
     They are those of `planner.users.mean_bounds` and `usual_bounds`, by the TTFT of a single user.
     """
