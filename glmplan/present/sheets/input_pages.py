@@ -352,7 +352,10 @@ class Grid:
             return f"INDEX({first}:{address(self.domains + self.blocks - 1, 1 + column)},{block})"
 
         places = [number * _DOMAIN for number in range(self.most_domains)]
-        found = [f"{of(first)}+{_beyond(users, of(first + 1), of(first + 2))}" for first in places]
+        loads = ((users, 0), ("prompt_tokens", 2), ("answer_tokens", 4))
+        found = [
+            "+".join(_beyond(value, of(first + at), of(first + at + 1)) for value, at in loads) for first in places
+        ]
         return f"MAX({','.join(found)})" if found else "0"
 
     def bound(self, kind: int, row: str, widen: str) -> str:
@@ -381,8 +384,8 @@ class Grid:
 
 #: an infinite bound
 _NEVER = 1e99
-#: columns of a calibrated domain: half-width by the lengths, then minimum and maximum of users, input and output
-_DOMAIN = 7
+#: columns of a calibrated domain: minimum and maximum of users, input and output
+_DOMAIN = 6
 _QUANTITIES = (
     "time per request [s]",
     "service time [s]",
@@ -435,7 +438,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
                     line += 1
             _write_spreads(page, grid, block, number, cached)
             block += 1
-    page.put(grid.domains - 1, 0, "Calibrated domains: extrapolation of lengths; from and to of users, input, output",
+    page.put(grid.domains - 1, 0, "Calibrated domains, from and to: users, input, output",
              "heading")  # fmt: skip
     page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted), lower and upper bound of TTFT, TPOT and "
              f"end-to-end, each: {', '.join(TERMS)}; then TTFT and TPOT in the steady state over those with the first "
@@ -452,9 +455,7 @@ def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached
     for place in range(grid.most_domains):
         column = 1 + place * _DOMAIN
         domain = spreads.domains[place] if place < len(spreads.domains) else (0.0, _NEVER) * 3
-        low_in, high_in, low_out, high_out = (address(line, column + at) for at in (3, 4, 5, 6))
-        lengths = (_beyond("prompt_tokens", low_in, high_in), _beyond("answer_tokens", low_out, high_out))
-        page.row(line, (f"={lengths[0]}+{lengths[1]}", *(min(end, _NEVER) for end in domain)), "exact", column=column)
+        page.row(line, [min(end, _NEVER) for end in domain], "exact", column=column)
     first = grid.bands + block * grid.band_rows
     for users, count in enumerate(grid.axes.users):
         for prompt in range(len(PROMPTS) + 1):
