@@ -26,7 +26,6 @@ from glmplan.prediction.load import ENDLESS, Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import runs_on_accelerators
-from glmplan.simulation.closed_run import settled_requests
 from glmplan.units import GIB, counted_unit
 
 __all__ = [
@@ -219,10 +218,7 @@ def predicted(
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
         load = load_on(asked, deployment, holding, users)
         load = replace(load, means=False) if statistics else load
-        if settled and load.phase == "serving":
-            each = round(max(load.concurrency / load.ranks, 1.0))
-            load = replace(load, settled=True, requests=settled_requests(each) * load.ranks)
-        rows.append((deployment, load, None))
+        rows.append((deployment, load.steady() if settled else load, None))
     found = _once(rows)
     if not prompts_timed(asked):
         return [_decoding_only(one) for one in found]

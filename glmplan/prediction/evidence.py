@@ -67,6 +67,7 @@ __all__ = [
     "STEPS",
     "Evidence",
     "EvidenceOfPoints",
+    "IntervalTerms",
     "band_of",
     "evidence_from_fit",
     "evidence_of_offloading",
@@ -267,12 +268,9 @@ def _ends_of(
     at, intervals, tails = dict(features), {}, {}
     for kind in (*KINDS, *LIKE):
         if kind in fit.intervals[of]:
-            low, high = _extrapolated(fit, (of, levels), kind, at, beyond)
-            low, high = _released(low, high, _of_build(fit, knowledge, keys, kind))
-            if kind in STEPS:
-                low, high = _drafted(low, high, deployment.acceptance_deviation)
-            low, high = _power_limited(deployment, kind, limited, low, high)
-            intervals[kind] = (low - spread, high + spread)
+            apart = _apart(deployment, kind, _of_build(fit, knowledge, keys, kind), limited)
+            terms = IntervalTerms(*_extrapolated(fit, (of, levels), kind, at), apart, spread)
+            intervals[kind] = terms.at(beyond)
             here = kind_at(kind, at["load"], at["cached"], at["stated"])
             tails[kind] = tuple(fit.tails.get(here, NORMAL))
     return intervals, tails
@@ -304,12 +302,35 @@ def stated_ratios(
     return ratios
 
 
-def _extrapolated(
-    fit: Effects, evidence: tuple[str, tuple[bool, ...]], kind: str, features: dict[str, str], beyond: Any
-) -> tuple[Any, Any]:
-    """Return an interval outside the measured loads of a group.
+@dataclass(frozen=True, slots=True)
+class IntervalTerms:
+    """Terms of intervals of log(measured / predicted), at both bounds each.
 
-    The interval is at most that of a group never measured, which holds for every load.
+    `at` returns the bounds for a half-width that the load adds.
+    """
+
+    #: inside the measured loads
+    inside: tuple[Any, Any]
+    #: widest that a load outside makes it: infinite if nothing limits it
+    farthest: tuple[Any, Any]
+    #: independent errors, not negative: release of the engine, acceptance length, power limit
+    apart: tuple[Any, Any]
+    #: added if requests are assumed to spread over pipeline stages
+    stages: Any
+
+    def at(self, beyond: Any) -> tuple[Any, Any]:
+        """Return both bounds; the side of faster releases is the longer one."""
+        low = np.maximum(self.inside[0] - beyond, self.farthest[0])
+        high = np.minimum(self.inside[1] + beyond, self.farthest[1])
+        return -np.hypot(low, self.apart[0]) - self.stages, np.hypot(high, self.apart[1]) + self.stages
+
+
+def _extrapolated(
+    fit: Effects, evidence: tuple[str, tuple[bool, ...]], kind: str, features: dict[str, str]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return an interval inside the measured loads of a group, and its widest.
+
+    Outside, the interval is at most that of a group never measured, which holds for every load.
     """
     of, levels = evidence
     low, high = interval_of(fit, of, kind, features)
@@ -317,9 +338,9 @@ def _extrapolated(
     unknown = tuple(known and name not in own for name, known in zip(LEVELS, levels, strict=True))
     without = knowledge_class(unknown)
     if without == of or without in NEVER_THERE or kind not in fit.intervals.get(without, {}):
-        return low - beyond, high + beyond
+        return (low, high), (-math.inf, math.inf)
     least, most = interval_of(fit, without, kind, features)
-    return np.minimum(low, np.maximum(low - beyond, least)), np.maximum(high, np.minimum(high + beyond, most))
+    return (low, high), (min(low, least), max(high, most))
 
 
 def _of_build(fit: Effects, knowledge: str, keys: tuple[str, ...], kind: str) -> tuple[float, float]:
@@ -338,12 +359,20 @@ def _of_build(fit: Effects, knowledge: str, keys: tuple[str, ...], kind: str) ->
     return max(below, spread), max(above, spread)
 
 
-def _released(low: Any, high: Any, apart: tuple[float, float]) -> tuple[Any, Any]:
-    """Return an interval widened by the independent errors of a release.
+def _apart(deployment: Deployment, kind: str, of_build: tuple[float, float], requests: Any) -> tuple[Any, Any]:
+    """Return the independent errors below and above an interval.
 
-    The side of faster releases is the longer one.
+    Those of the release, and where they apply of the acceptance length and of an unmeasured power limit.
     """
-    return -np.hypot(low, apart[0]), np.hypot(high, apart[1])
+    below, above = of_build
+    if kind in STEPS:
+        low, above = _drafted(below, above, deployment.acceptance_deviation)
+        below = -low
+    part, limit = deployment.rated
+    if limit is None or limit_measured(part, limit):
+        return below, above
+    faster, slower = limit_deviation(part, limit, kind, requests)
+    return np.hypot(below, faster), np.hypot(above, slower)
 
 
 def _basis(deployment: Deployment, knowledge: str) -> str:
@@ -381,15 +410,6 @@ def _drafted(low: Any, high: Any, deviation: float) -> tuple[Any, Any]:
     """Return an interval widened by the independent error of acceptance."""
     drafting = QUANTILE_90 * deviation
     return -np.hypot(low, drafting), np.hypot(high, drafting)
-
-
-def _power_limited(deployment: Deployment, kind: str, requests: Any, low: Any, high: Any) -> tuple[Any, Any]:
-    """Return an interval widened by an unmeasured power limit."""
-    part, limit = deployment.rated
-    if limit is None or limit_measured(part, limit):
-        return low, high
-    faster, slower = limit_deviation(part, limit, kind, requests)
-    return -np.hypot(low, faster), np.hypot(high, slower)
 
 
 def evidence_of_offloading(
@@ -454,13 +474,25 @@ def _domains(
 
 @lru_cache(maxsize=256)
 def _domains_of_others(fits: Path, engine: str, part: str, shape: str) -> tuple[tuple[float, ...], ...]:
-    """Return the measured ranges of other engines, by the fits of a folder."""
+    """Return the measured ranges of other engines, by the fits of a folder.
+
+    A load is never farther from a range than from a range inside it, so ranges around others are left out.
+    """
     domains = []
     for other in engine_names():
         if other != engine:
             prefix = f"{other} {part} {shape} "
             domains += [tuple(ends) for key, ends in shipped_effects(other).domain.items() if key.startswith(prefix)]
-    return tuple(domains)
+    domains = list(dict.fromkeys(domains))
+    return tuple(one for one in domains if not any(one != other and _around(one, other) for other in domains))
+
+
+def _around(domain: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Return True if a measured range contains another one."""
+    return all(
+        low <= least and most <= high
+        for low, high, least, most in zip(domain[0::2], domain[1::2], other[0::2], other[1::2], strict=True)
+    )
 
 
 #: numbers of a load with their units, in the order of a domain
@@ -509,8 +541,18 @@ class EvidenceOfPoints:
 
     knowledge: str
     basis: str
-    ends: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    #: kind → terms of its intervals
+    terms: Mapping[str, IntervalTerms]
+    #: measured ranges of concurrency, input and output; the farthest counts
+    domains: tuple[tuple[float, ...], ...]
+    #: half-widths that the loads add
+    beyond: np.ndarray
     ttft_scale: float
+
+    @property
+    def ends(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the intervals of log(measured / predicted) of each kind."""
+        return {kind: terms.at(self.beyond) for kind, terms in self.terms.items()}
 
 
 def evidence_of_points(
@@ -522,31 +564,31 @@ def evidence_of_points(
     at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
     knowledge, of = _with_what_differs(deployment, knowledge, keys[-1], fit)
-    widen = np.zeros(len(concurrency))
-    for domain in _domains(deployment, keys, levels, fit):
+    domains, widen = _domains(deployment, keys, levels, fit), np.zeros(len(concurrency))
+    for domain in domains:
         apart = np.zeros(len(concurrency))
         for values, low, high in zip((concurrency, inputs, outputs), domain[0::2], domain[1::2], strict=True):
             apart = apart + _beyond(values, low, high)
         widen = np.maximum(widen, apart)
-    spread = np.where(concurrency > 1, _SPREAD_OVER_STAGES, 0.0) if deployment.pp > 1 else 0.0
+    spread = np.where(concurrency > 1, _SPREAD_OVER_STAGES if deployment.pp > 1 else 0.0, 0.0)
     bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)
-    bands = bands + np.searchsorted(PROMPTS, inputs, side="right")
-    kinds = [kind for kind in KINDS if kind in fit.intervals[of]]
-    bounds = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
-    for band in np.unique(bands):
-        here = np.flatnonzero(bands == band)
-        load = Load(float(concurrency[here[0]]), float(inputs[here[0]]), 1.0, phase="serving")
-        features = features_of(deployment, load)
-        for kind in kinds:
-            low, high = _extrapolated(fit, (of, levels), kind, features, widen[here])
-            low, high = _released(low, high, _of_build(fit, knowledge, keys, kind))
-            if kind == "decode":
-                low, high = _drafted(low, high, deployment.acceptance_deviation)
-            bounds[kind][0][here], bounds[kind][1][here] = _power_limited(
-                deployment, kind, concurrency[here], low, high
-            )
-    intervals = {kind: (low - spread, high + spread) for kind, (low, high) in bounds.items()}
-    return EvidenceOfPoints(knowledge, _basis(deployment, knowledge), intervals, float(total[TTFT_SCALE]))
+    bands, places = np.unique(bands + np.searchsorted(PROMPTS, inputs, side="right"), return_inverse=True)
+    firsts = [int(np.flatnonzero(places == band)[0]) for band in range(len(bands))]
+    features = [
+        features_of(deployment, Load(float(concurrency[first]), float(inputs[first]), 1.0, phase="serving"))
+        for first in firsts
+    ]
+    terms = {}
+    for kind in (kind for kind in KINDS if kind in fit.intervals[of]):
+        # bands, inside and farthest, low and high
+        pairs = np.array([_extrapolated(fit, (of, levels), kind, one) for one in features])[places]
+        errors = _apart(deployment, kind, _of_build(fit, knowledge, keys, kind), concurrency)
+        both = [np.broadcast_to(one, len(places)) for one in errors]
+        terms[kind] = IntervalTerms(
+            (pairs[:, 0, 0], pairs[:, 0, 1]), (pairs[:, 1, 0], pairs[:, 1, 1]), (both[0], both[1]), spread
+        )
+    basis = _basis(deployment, knowledge)
+    return EvidenceOfPoints(knowledge, basis, terms, domains, widen, float(total[TTFT_SCALE]))
 
 
 #: factors for rows that no fit uses: such rows miss their interval more often

@@ -18,7 +18,7 @@ import numpy as np
 from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.costs.points import StepPoints
 from glmplan.simulation.closed_loop import StepMix, closed_loop_mix
-from glmplan.simulation.closed_run import UNLIMITED_POOL, ClosedLoop
+from glmplan.simulation.closed_run import UNLIMITED_POOL, ClosedLoop, settled_requests
 from glmplan.simulation.traffic.waiting import waiting_share
 from glmplan.units import Ratio, Tokens
 
@@ -132,6 +132,16 @@ class Load(ClosedLoop):
         held = self.input_tokens + self.reserve * self.output_tokens + self.context
         places = int(self.pool_tokens // max(held, 1.0))
         return replace(self, phase="decode", max_requests=max(min(self.max_requests, places), 1))
+
+    def steady(self) -> Load:
+        """Return this load without the first request of each user.
+
+        First requests all start together. Only whole requests have a steady state.
+        """
+        if self.phase != "serving":
+            return self
+        each = round(max(self.concurrency / self.ranks, 1.0))
+        return replace(self, settled=True, requests=settled_requests(each) * self.ranks)
 
 
 #: an unlimited KV pool [token]

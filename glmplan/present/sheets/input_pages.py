@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from glmplan.catalog.entries.prices import load_terms, quotation
 from glmplan.errors import GlmplanError
 from glmplan.planner.users import TARGET_TPOT, TARGET_TTFT
-from glmplan.prediction.evidence import BANDS, PROMPTS
+from glmplan.prediction.evidence import PROMPTS
 from glmplan.present.sheets.book import Book, Sheet, address
-from glmplan.present.sheets.option import Cached, Option
+from glmplan.present.sheets.option import TERMS, Cached, Option
 from glmplan.purchase.cost import HOURS
 from glmplan.purchase.money import Money, Offer, market_of, offers_of
 from glmplan.units import GIB, Ratio, TokenCount, counted_unit
 
 __all__ = [
-    "BAND_ROWS",
     "FIRST",
     "SHEETS",
     "Assumption",
@@ -125,8 +124,8 @@ def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assum
                    "TPOT limit of safe users, at the upper bound of the 90 % interval; 100 ms is 10 tokens/s, as in "
                    "glmplan fit", least=1, most=10_000, style=whole),
         Assumption("wait_limit", "Max time to first token", "s", TARGET_TTFT,
-                   "TTFT limit of safe users, or three times the TTFT of a single user if longer, as in glmplan "
-                   "fit", least=0.1, most=3600),
+                   f"TTFT limit of safe users; at {TARGET_TTFT:g} s three times the TTFT of a single user if longer, "
+                   "as in glmplan fit", least=0.1, most=3600),
     ]  # fmt: skip
     return {"Load": traffic, "SLO of safe users": limits, "Cost and power": list(_money(money)),
             "API alternative": list(_offers(load, money, model))}  # fmt: skip
@@ -240,21 +239,10 @@ _OPTIONS = (
 )
 _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
-    *("user_cell", "user_part", "user_band", "prompt_band", "widen_lengths", "widen", "held", "held_low", "longest"),
+    *("user_cell", "user_part", "user_band", "prompt_band", "widen", "held", "held_low", "longest"),
     *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
-    *(
-        "least_request",
-        "least_further",
-        "served",
-        "first_least",
-        "further_most",
-        "wait_high",
-        "safe_gap",
-        "safe_gap_high",
-        "safe_wait",
-        "safe_wait_high",
-        "most_users",
-    ),
+    *("least_request", "least_further", "served", "first_least", "further_most", "wait_high"),
+    *("safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high", "most_users"),
 )
 _RESULTS = (
     *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),
@@ -316,6 +304,10 @@ class Grid:
         self.axes = options[0].cached[0].surface.axes
         self.blocks = sum(len(option.cached) for option in options)
         self.rows = len(self.axes.inputs) * len(self.axes.outputs)
+        #: rows of a block in the table of intervals: users times bands of inputs
+        self.band_rows = len(self.axes.users) * (len(PROMPTS) + 1)
+        #: calibrated domains in a row
+        self.most_domains = max(len(cached.surface.spreads.domains) for option in options for cached in option.cached)
         self.last = self.POINTS + self.blocks * self.rows - 1
         #: first row of the calibrated domains, and of the interval bands
         self.domains = self.last + 4
@@ -324,7 +316,7 @@ class Grid:
     def axis(self, row: int, count: int) -> str:
         """Return the range of an axis by its number.
 
-        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of users, 4 bands of inputs.
+        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of inputs.
         """
         first = address(self.AXES + row, 1, "Surface")
         return f"{first}:{address(self.AXES + row, count)}"
@@ -352,26 +344,48 @@ class Grid:
         column = self.LEFT + kind * len(self.axes.users) + user
         return f"{address(self.POINTS, column, 'Surface')}:{address(self.last, column)}"
 
-    def domain(self, column: int) -> str:
-        """Return the range of a bound of the calibrated domain over all blocks."""
-        first = address(self.domains, 1 + column, "Surface")
-        return f"{first}:{address(self.domains + self.blocks - 1, 1 + column)}"
+    def beyond(self, users: str, block: str) -> str:
+        """Return the formula of the half-width that a load adds."""
 
-    def band(self, column: int, size: int) -> str:
-        """Return the range of an interval bound over all blocks and bands.
+        def of(column: int) -> str:
+            first = address(self.domains, 1 + column, "Surface")
+            return f"INDEX({first}:{address(self.domains + self.blocks - 1, 1 + column)},{block})"
 
-        `column`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end.
+        places = [number * _DOMAIN for number in range(self.most_domains)]
+        loads = ((users, 0), ("prompt_tokens", 2), ("answer_tokens", 4))
+        found = [
+            "+".join(_beyond(value, of(first + at), of(first + at + 1)) for value, at in loads) for first in places
+        ]
+        return f"MAX({','.join(found)})" if found else "0"
+
+    def bound(self, kind: int, row: str, widen: str) -> str:
+        """Return the formula of an interval bound, away from zero.
+
+        `kind`: 0 and 1 TTFT, 2 and 3 TPOT, 4 and 5 end-to-end. As `glmplan.prediction.evidence.IntervalTerms.at`.
         """
-        first = address(self.bands, 3 + column, "Surface")
-        return f"{first}:{address(self.bands + self.blocks * size - 1, 3 + column)}"
+
+        def of(term: str) -> str:
+            return self._band(kind * len(TERMS) + TERMS.index(term), row)
+
+        inner = f"MIN({of('inside')}+{widen},{of('widest')})"
+        return f"(({inner}^2+{of('independent')}^2)^0.5+{of('stages')})"
+
+    def steady(self, kind: int, row: str) -> str:
+        """Return the formula of a steady time over the mean; 0 TTFT, 1 TPOT."""
+        return self._band(6 * len(TERMS) + kind, row)
+
+    def _band(self, place: int, row: str) -> str:
+        """Return the formula of a column of the table of intervals."""
+        first = address(self.bands, 3 + place, "Surface")
+        return f"INDEX({first}:{address(self.bands + self.blocks * self.band_rows - 1, 3 + place)},{row})"
 
 
 # Surface and memory.
 
-#: rows of a block in the table of intervals: bands of users times bands of prompts
-BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
 #: an infinite bound
 _NEVER = 1e99
+#: columns of a calibrated domain: minimum and maximum of users, input and output
+_DOMAIN = 6
 _QUANTITIES = (
     "time per request [s]",
     "service time [s]",
@@ -398,7 +412,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
              "note")  # fmt: skip
     for row, (title, values) in enumerate(
         (("Users per machine", axes.users), ("Input [tokens]", axes.inputs), ("Output [tokens]", axes.outputs),
-         ("Bands of users", (0.0, *BANDS)), ("Bands of input", (0.0, *PROMPTS)))
+         ("Bands of input", (0.0, *PROMPTS)))
     ):  # fmt: skip
         page.put(grid.AXES + row, 0, title)
         page.row(grid.AXES + row, values, "exact", column=1)
@@ -424,9 +438,11 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
                     line += 1
             _write_spreads(page, grid, block, number, cached)
             block += 1
-    page.put(grid.domains - 1, 0, "Calibrated domain, from and to: users, input, output", "heading")
-    page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted): TTFT, TPOT, end-to-end",
+    page.put(grid.domains - 1, 0, "Calibrated domains, from and to: users, input, output",
              "heading")  # fmt: skip
+    page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted), lower and upper bound of TTFT, TPOT and "
+             f"end-to-end, each: {', '.join(TERMS)}; then TTFT and TPOT in the steady state over those with the first "
+             "requests", "heading")  # fmt: skip
     page.widths |= {0: 20, 1: 12}
     page.freeze = (grid.POINTS, grid.LEFT)
     page.last_printed = (grid.POINTS - 2, 19)
@@ -434,17 +450,20 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
 
 def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached) -> None:
     spreads = one.surface.spreads
-    domain = spreads.domain or (0.0, _NEVER) * 3
-    page.put(grid.domains + block, 0, f"{number + 1} {one.kv}")
-    page.row(grid.domains + block, domain, "exact", column=1)
-    first = grid.bands + block * BAND_ROWS
-    for users in range(len(BANDS) + 1):
+    line = grid.domains + block
+    page.put(line, 0, f"{number + 1} {one.kv}")
+    for place in range(grid.most_domains):
+        column = 1 + place * _DOMAIN
+        domain = spreads.domains[place] if place < len(spreads.domains) else (0.0, _NEVER) * 3
+        page.row(line, [min(end, _NEVER) for end in domain], "exact", column=column)
+    first = grid.bands + block * grid.band_rows
+    for users, count in enumerate(grid.axes.users):
         for prompt in range(len(PROMPTS) + 1):
             row = first + users * (len(PROMPTS) + 1) + prompt
-            page.row(row, (number + 1, users + 1, prompt + 1), "text")
-            ends = [float(spreads.bands[name][users, prompt, end])
-                    for name in ("ttft", "tpot", "output_rate") for end in (0, 1)]  # fmt: skip
-            page.row(row, ends, "exact", column=3)
+            page.row(row, (number + 1, count, prompt + 1), "text")
+            terms = [float(min(value, _NEVER)) for name in ("ttft", "tpot", "output_rate")
+                     for value in spreads.bands[name][users, prompt].ravel()]  # fmt: skip
+            page.row(row, (*terms, *one.surface.steady[:, users].tolist()), "exact", column=3)
 
 
 def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
@@ -509,14 +528,14 @@ def _write_stage(page: Sheet, line: int, what: tuple[str, Cached, int]) -> None:
 # Calculation: interpolation of the surface at the load, and the curve over users of each option.
 
 #: rows of the curve of an option
-_CURVE_ROWS = 23
+_CURVE_ROWS = 24
 _TITLES = {
     "name": "Option", "share": "Users per machine", "format": "Cache format", "block": "Block of Surface",
     "inside": "Lengths in range", "input_cell": "Input: cell", "input_part": "fraction", "output_cell": "Output: cell",
     "output_part": "fraction", "corner": "Row of Surface", "user_cell": "Users: cell", "user_part": "fraction",
-    "user_band": "Band of users", "prompt_band": "Band of input", "widen_lengths": "Extrapolation, lengths",
-    "widen": "Extrapolation, total", "held": "Requests in the pool", "held_low": "lower bound",
-    "longest": "Longest request", "longest_low": "lower bound", "seats": "Max running requests",
+    "user_band": "Users: row of interval", "prompt_band": "Band of input", "widen": "Extrapolation",
+    "held": "Requests in the pool", "held_low": "lower bound", "longest": "Longest request",
+    "longest_low": "lower bound", "seats": "Max running requests",
     "state": "Reason without speed", "request": "Time per request [s]", "further": "Decode [s]", "first": "TTFT [s]",
     "log_low": "Request, log lower", "log_high": "log upper", "gap_low": "TPOT, log lower", "gap_high": "log upper",
     "wait_high": "TTFT, log upper", "least_request": "Request, lower bound [s]",
@@ -527,11 +546,18 @@ _TITLES = {
 #: rows of a curve
 _CURVE = (
     *("Users per machine", "Time per request [s]", "Decode [s]", "TTFT [s]"),
-    *("Row of the interval", "Extrapolation", "TPOT [s]", "TPOT, upper bound [s]", "TTFT, upper bound [s]"),
+    *(
+        "Row of the interval",
+        "Extrapolation",
+        "TPOT, steady state [s]",
+        "TPOT, upper bound [s]",
+        "TTFT, upper bound [s]",
+    ),
     *("TPOT met", "at the upper bound", "TTFT met", "at the upper bound"),
     *("Chart: users per machine", "Chart: cell", "Chart: users", "Chart: tokens/s"),
     *("Time per request, lower bound [s]", "Decode, lower bound [s]"),
     *("Service time [s]", "TTFT, lower bound [s]", "Decode, upper bound [s]"),
+    "TTFT, steady state [s]",
 )
 
 
@@ -553,6 +579,17 @@ def _beyond(value: str, low: str, high: str) -> str:
 def _further(served: str, first_least: str, further_most: str) -> str:
     """Return the formula of the decode time, as in `sheets.option`."""
     return f"=MIN({served}-{first_least},{further_most})"
+
+
+def _wait_limits(mean: str, high: str) -> tuple[str, str]:
+    """Return the formulas of the TTFT limit, mean and upper bound.
+
+    They are those of `planner.users.mean_bounds` and `usual_bounds`, by the TTFT of a single user.
+    """
+    usual = f"wait_limit={TARGET_TTFT:g}"
+    longest, longest_high = (f"MAX({TARGET_TTFT:g},3*{alone})" for alone in (mean, high))
+    stated = f"IF(wait_limit<={longest_high},MIN(wait_limit,{longest}),wait_limit)"
+    return f"IF({usual},{longest},{stated})", f"IF({usual},{longest_high},wait_limit)"
 
 
 def _of_a_server(users: str, option: Option) -> str:
@@ -621,13 +658,9 @@ def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
     found["user_cell"] = f"=MIN(MATCH({held},{grid.users},1),{len(axes.users) - 1})"
     found["user_part"] = f"=({held}-{low})/({high}-{low})"
     busy = _of_a_server(share, option)
-    found["user_band"] = f"=MATCH({busy},{grid.axis(3, 6)},1)"
-    found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(4, len(PROMPTS) + 1)},1)"
-    ends = [f"INDEX({grid.domain(column)},{_c('block', n)})" for column in range(6)]
-    found["widen_lengths"] = (
-        f"={_beyond('prompt_tokens', ends[2], ends[3])}+{_beyond('answer_tokens', ends[4], ends[5])}"
-    )
-    found["widen"] = f"={_c('widen_lengths', n)}+{_beyond(busy, ends[0], ends[1])}"
+    found["user_band"] = f"=MATCH({share},{grid.users},1)"
+    found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(3, len(PROMPTS) + 1)},1)"
+    found["widen"] = f"={grid.beyond(busy, _c('block', n))}"
     found["most_users"] = f"={most}"
     return found
 
@@ -663,11 +696,9 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
     # interpolated before the minimum is taken: the two terms may cross between points
     found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
     found["first"] = f"={_c('served', n)}-{_c('further', n)}"
-    row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
-    for name, column, sign in (
-        ("wait_high", 1, "+"), ("gap_low", 2, "-"), ("gap_high", 3, "+"), ("log_low", 4, "-"), ("log_high", 5, "+")
-    ):  # fmt: skip
-        found[name] = f"=INDEX({grid.band(column, BAND_ROWS)},{row}){sign}{_c('widen', n)}"
+    row = f"({_c('block', n)}-1)*{grid.band_rows}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
+    for kind, name in enumerate(("wait_high", "gap_low", "gap_high", "log_low", "log_high"), 1):
+        found[name] = f"={'-' if name.endswith('low') else ''}{grid.bound(kind, row, _c('widen', n))}"
     return found
 
 
@@ -686,10 +717,10 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
             page.put(top + 1 + row, 1 + place, formula, "exact")
     count = len(grid.axes.users)
     found = {}
-    gap, wait = "gap_limit/1000", "MAX(wait_limit,3*INDEX({},1))"
+    gap, (wait, wait_high) = "gap_limit/1000", _wait_limits(f"INDEX({curve[22]},1)", f"INDEX({curve[8]},1)")
     for name, good, values, limit in (
         ("safe_gap", 9, 6, gap), ("safe_gap_high", 10, 7, gap),
-        ("safe_wait", 11, 3, wait.format(curve[3])), ("safe_wait_high", 12, 8, wait.format(curve[8])),
+        ("safe_wait", 11, 22, wait), ("safe_wait_high", 12, 8, wait_high),
     ):  # fmt: skip
         held = f"SUM({curve[good]})"
         u, v = f"INDEX({curve[0]},{held}", f"INDEX({curve[values]},{held}"
@@ -717,15 +748,12 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
             f"+{a}*((1-{b})*INDEX({where},{corner}+{wide})+{b}*INDEX({where},{corner}+{wide + 1}))"
         )
 
-    low, high = (f"INDEX({grid.domain(column)},{_c('block', n)})" for column in (0, 1))
-    row = (
-        f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({busy},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
-        f"+{_c('prompt_band', n)}"
-    )
+    row = f"=({_c('block', n)}-1)*{grid.band_rows}+{place * (len(PROMPTS) + 1)}+{_c('prompt_band', n)}"
+    wait, wait_high = _wait_limits(at(22, 0), at(8, 0))
     good: list[str] = []
     for values, limit in (
-        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (3, f"MAX(wait_limit,3*{at(3, 0)})"),
-        (8, f"MAX(wait_limit,3*{at(8, 0)})"),
+        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (22, wait),
+        (8, wait_high),
     ):  # fmt: skip
         before = "" if place == 0 else f"{address(first + 9 + len(good), place)}=1,"
         good.append(f"=IF(AND({before}{at(values)}<={limit}),1,0)")
@@ -739,10 +767,10 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         _further(at(19), at(20), at(21)),
         f"={at(19)}-{at(2)}",
         row,
-        f"={_c('widen_lengths', n)}+{_beyond(busy, low, high)}",
-        f"={at(2)}/(answer_tokens-1)",
-        f"={at(6)}*EXP(INDEX({grid.band(3, BAND_ROWS)},{at(4)})+{at(5)})",
-        f"={at(3)}*EXP(INDEX({grid.band(1, BAND_ROWS)},{at(4)})+{at(5)})",
+        f"={grid.beyond(busy, _c('block', n))}",
+        f"={at(2)}/(answer_tokens-1)*{grid.steady(1, at(4))}",
+        f"={at(6)}*EXP{grid.bound(3, at(4), at(5))}",
+        f"={at(22)}*EXP{grid.bound(1, at(4), at(5))}",
         *good,
         f"=MAX(MIN({at(0)},{_c('held', n)}),1)",
         f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
@@ -753,4 +781,5 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         surface(1),
         surface(2),
         surface(3),
+        f"={at(3)}*{grid.steady(0, at(4))}",
     ]

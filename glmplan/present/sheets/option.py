@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
 from glmplan.planner.launch import seats_of
 from glmplan.planner.ranking import load_of
-from glmplan.prediction.effects import LEVELS, keys_of, load_effects
+from glmplan.prediction.effects import load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
 from glmplan.prediction.load import Load, metrics_of
 from glmplan.prediction.replicas import whole_loads
@@ -36,6 +37,7 @@ from glmplan.purchase.step_histograms import (
 from glmplan.units import Bytes, SecondsArray, TokenCount, Tokens
 
 __all__ = [
+    "TERMS",
     "Axes",
     "Cached",
     "Option",
@@ -62,6 +64,8 @@ __all__ = [
 # Input lengths at which a prefill takes one step more, or no longer fits a CUDA graph, have points on both sides. The
 # grid ignores the KV pool: a sheet compares the users with the pool itself.
 
+#: terms of an interval bound, as of `glmplan.prediction.evidence.IntervalTerms`
+TERMS: tuple[str, ...] = ("inside", "widest", "independent", "stages")
 #: limits of the largest number of users per machine in the grid
 _LEAST_USERS, _MOST_USERS = 64, 512
 #: additional points where step times bend most between powers of two
@@ -90,6 +94,8 @@ class Axes:
     users: tuple[int, ...]
     inputs: tuple[TokenCount, ...]
     outputs: tuple[TokenCount, ...]
+    #: input and output length of the load
+    lengths: tuple[TokenCount, TokenCount]
 
     @property
     def points(self) -> _Points:
@@ -102,29 +108,35 @@ class Axes:
 
 
 def axes_of(
-    users: int,
-    input_tokens: TokenCount,
-    output_tokens: TokenCount,
+    load: tuple[int, TokenCount, TokenCount],
     longest: TokenCount,
     *,
+    capacity: float = 0.0,
+    servers: Iterable[int] = (1,),
     budgets: Iterable[float] = (),
     graphs: Iterable[float] = (),
 ) -> Axes:
-    """Return a grid around a load.
+    """Return a grid around a load (users, input, output).
 
-    Users up to four times the load (64 to 512), input from 1/8 to 8 times, output from 1/4 to 4 times. Inputs around
-    multiples of `budgets` (token budget of a step) and of `graphs` (longest prefill in a CUDA graph) are added, where
-    the time jumps.
+    Users up to four times the load and to `capacity` (64 to 512), input from 1/8 to 8 times, output from 1/4 to 4
+    times. The load itself has points, and users at which intervals have other widths on each of `servers`. Inputs
+    around multiples of `budgets` (token budget of a step) and of `graphs` (longest prefill in a CUDA graph) are added,
+    where the time jumps.
 
     Examples
     --------
-    >>> axes_of(8, 2048, 512, 131072).outputs
+    >>> axes_of((8, 2048, 512), 131072).outputs
     (128, 256, 512, 1024, 2048)
-    >>> axes_of(8, 1000, 500, 131072, budgets=[4096], graphs=[512]).inputs
+    >>> axes_of((20, 2048, 512), 131072, capacity=100.0).users
+    (1, 2, 3, 4, 5, 6, 8, 16, 17, 20, 32, 64, 65, 128)
+    >>> axes_of((8, 1000, 500), 131072, budgets=[4096], graphs=[512]).inputs
     (125, 250, 500, 512, 513, 1000, 2000, 4000, 4080, 4097, 8000)
     """
-    most = min(max(_LEAST_USERS, 4 * users), _MOST_USERS)
-    count = sorted({*_FEW, *(1 << bit for bit in range(most.bit_length()))})
+    users, input_tokens, output_tokens = load
+    most = int(min(max(_LEAST_USERS, 4 * users, capacity), _MOST_USERS))
+    powers = [1 << bit for bit in range((most - 1).bit_length() + 1)]
+    bands = [math.ceil(end) * number for end in BANDS for number in servers]
+    count = sorted({*_FEW, *powers, *(one for one in (*bands, users) if one < powers[-1])})
     outputs = _octaves(output_tokens, _ANSWER_OCTAVES, longest // 2)
     inputs = _octaves(input_tokens, _PROMPT_OCTAVES, longest - outputs[-1])
     jumps = {int(length) + more for length in graphs for more in (0, 1)}
@@ -132,7 +144,7 @@ def axes_of(
         for steps in range(1, _MOST_STEPS + 1):
             jumps |= {steps * (int(budget) - _ANSWERING), steps * int(budget) + 1}
     inputs = tuple(sorted({*inputs, *(length for length in jumps if inputs[0] < length < inputs[-1])}))
-    return Axes(tuple(count), inputs, outputs)
+    return Axes(tuple(count), inputs, outputs, (input_tokens, output_tokens))
 
 
 def _octaves(middle: TokenCount, octaves: tuple[int, int], most: TokenCount) -> tuple[TokenCount, ...]:
@@ -145,10 +157,11 @@ def _octaves(middle: TokenCount, octaves: tuple[int, int], most: TokenCount) -> 
 class Spreads:
     """90 % prediction intervals of a deployment."""
 
-    #: metric → log of measured over predicted time at both bounds, for each band of users and of inputs (6, 5, 2)
+    #: metric → `TERMS` of both bounds of log(measured / predicted time), away from zero, at the users of the grid in
+    #: each band of inputs (n, 5, 2, 4)
     bands: dict[str, np.ndarray]
-    #: calibrated domain: minimum and maximum of users, input and output; None if extrapolation widens no interval
-    domain: tuple[float, ...] | None
+    #: calibrated domains: minimum and maximum of users, input and output; the farthest widens the interval
+    domains: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +177,9 @@ class Surface:
     first_least: SecondsArray
     #: decode time if prefill fills every step
     further_most: SecondsArray
+    #: TTFT and decode time without the first request of each user, as safe users are judged, over those with it: at the
+    #: users of the grid, for the lengths of the load (2, n)
+    steady: np.ndarray
     #: lower bounds by the published rates of the machine
     least_request: SecondsArray
     least_further: SecondsArray
@@ -192,17 +208,17 @@ class Surfaces:
         per_token, per_step = self._least(planned, points)
         least_request, least_further = users * outputs * per_token, per_step * (outputs - 1)
         request = np.maximum(users * outputs / columns.figures["output_rate"], least_request)
-        further = np.maximum(np.nan_to_num(columns.figures["tpot"]) * (outputs - 1), least_further)
-        first_least, further_most = self._branches(columns.figures["ttft"], further, outputs)
+        served, first_least, further_most = self._times(columns, least_further, outputs)
         surface = Surface(
             axes=self.axes,
             request=self._shaped(request),
-            served=self._shaped(columns.figures["ttft"] + further),
+            served=served,
             first_least=first_least,
             further_most=further_most,
+            steady=self._steady(planned),
             least_request=self._shaped(least_request),
             least_further=self._shaped(least_further),
-            spreads=_spreads(planned, columns),
+            spreads=self._spreads(planned, columns),
             knowledge=columns.knowledge,
             basis=columns.basis,
         )
@@ -234,12 +250,15 @@ class Surfaces:
         shape = (len(axes.inputs), len(axes.outputs), len(axes.users))
         return values[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
-    def _branches(self, first: np.ndarray, further: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `Surface.first_least` and `Surface.further_most`.
+    def _times(
+        self, columns: Columns, least_further: np.ndarray, outputs: np.ndarray
+    ) -> tuple[SecondsArray, SecondsArray, SecondsArray]:
+        """Return `Surface.served`, `Surface.first_least`, `Surface.further_most`.
 
         At every grid point the formula of the sheet returns the prediction itself.
         """
-        axes = self.axes
+        axes, first = self.axes, columns.figures["ttft"]
+        further = np.maximum(np.nan_to_num(columns.figures["tpot"]) * (outputs - 1), least_further)
         count = len(axes.points[0])
         no_wait, _ = (half.reshape(len(axes.inputs), 1, -1) for half in np.split(first[count:], 2))
         _, full = (half.reshape(len(axes.inputs), 1, -1) for half in np.split((further / (outputs - 1))[count:], 2))
@@ -249,7 +268,48 @@ class Surfaces:
         waits = first > _WAITED * no_wait
         first_least = np.where(waits, np.minimum(first, no_wait), first)
         filled = waits | (short - 1 >= after)
-        return first_least, np.where(filled, further, np.maximum(further, full * after))
+        return first + further, first_least, np.where(filled, further, np.maximum(further, full * after))
+
+    def _spreads(self, planned: Deployed, columns: Columns) -> Spreads:
+        """Return the intervals at the users of the grid in each band of inputs."""
+        deployed, prompts = planned.deployment, np.array([1.0, *(end + 1.0 for end in PROMPTS)])
+        shape = len(self.axes.users), len(prompts), 2, len(TERMS)
+        if not runs_on_accelerators(deployed):
+            # intervals of Apple machines and host offload depend little on the lengths: take the widest of the grid
+            widest = {}
+            for name in ("ttft", "tpot", "output_rate"):
+                ends = [columns.figures[name + end] / columns.figures[name] for end in ("_low", "_high")]
+                logs = np.log(ends if name != "output_rate" else [1 / ends[1], 1 / ends[0]])
+                low, high = (
+                    np.nanmax(sign * self._shaped(log), axis=(0, 1)) for sign, log in zip((-1, 1), logs, strict=True)
+                )
+                none = np.zeros(len(low))
+                terms = [(end, none + np.inf, none, none) for end in (low, high)]
+                widest[name] = np.broadcast_to(np.moveaxis(np.array(terms), -1, 0)[:, None], shape)
+            return Spreads(widest, ())
+        busy = np.array(self.axes.users) / np.minimum(self.axes.users, planned.holding.terms.replicas)
+        of_users, of_prompts = (axis.ravel() for axis in np.meshgrid(busy, prompts, indexing="ij"))
+        known = evidence_of_points(
+            deployed, of_users, of_prompts, np.ones(len(of_users)), fit=load_effects(deployed.engine)
+        )
+        bands = {}
+        for name in ("ttft", "tpot", "output_rate"):
+            of = known.terms[INTERVAL_KINDS[name]]
+            rows = [
+                (sign * of.inside[end], sign * of.farthest[end], of.apart[end], of.stages)
+                for end, sign in enumerate((-1, 1))
+            ]
+            bands[name] = np.moveaxis(np.array(rows), -1, 0).reshape(shape)
+        return Spreads(bands, known.domains)
+
+    def _steady(self, planned: Deployed) -> np.ndarray:
+        """Return `Surface.steady`."""
+        users = np.array(self.axes.users)
+        inputs, outputs = (np.full(len(users), length) for length in self.axes.lengths)
+        loads = self._loads(planned, (users, inputs, outputs))
+        found = exact_columns(planned.deployment, [*loads, *(load.steady() for load in loads)]).figures
+        times = np.array([found[name].reshape(2, -1) for name in ("ttft", "tpot")])
+        return np.asarray(np.nan_to_num(times[:, 1] / times[:, 0], nan=1.0))
 
     def _columns(self, planned: Deployed, points: _Points) -> Columns:
         deployed, replicas = planned.deployment, planned.holding.terms.replicas
@@ -295,35 +355,6 @@ class Surfaces:
         mixes = self._mixes_of(planned, points)
         column = mixes.table.values(least_of([deployed], [mixes.table.points])[0])
         return mixes.matrices["output_rate"] @ column / mixes.tokens, mixes.matrices["tpot"] @ column
-
-
-def _band_points() -> tuple[np.ndarray, np.ndarray]:
-    """Return a number of users and an input length in each band."""
-    users = np.ceil([1.0, *(end + 0.5 for end in BANDS)])
-    return users, np.array([1.0, *(end + 1.0 for end in PROMPTS)])
-
-
-def _spreads(planned: Deployed, columns: Columns) -> Spreads:
-    deployed = planned.deployment
-    users, prompts = _band_points()
-    if not runs_on_accelerators(deployed):
-        # intervals of Apple machines and host offload depend little on the load: take the widest of the grid
-        widest = {}
-        for name in INTERVAL_KINDS.keys() & {"ttft", "tpot", "output_rate"}:
-            ends = [columns.figures[name + end] / columns.figures[name] for end in ("_low", "_high")]
-            logs = np.log(ends if name != "output_rate" else [1 / ends[1], 1 / ends[0]])
-            pair = (np.nanmin(logs[0]), np.nanmax(logs[1]))
-            widest[name] = np.broadcast_to(pair, (len(users), len(prompts), 2)).copy()
-        return Spreads(widest, None)
-    fit = load_effects(deployed.engine)
-    domain = fit.domain.get(keys_of(deployed)[LEVELS.index("group")])
-    of_users, of_prompts = (axis.ravel() for axis in np.meshgrid(users, prompts, indexing="ij"))
-    known = evidence_of_points(deployed, of_users, of_prompts, np.ones(len(of_users)), fit=replace(fit, domain={}))
-    bands = {}
-    for name in ("ttft", "tpot", "output_rate"):
-        pairs = np.stack(known.ends[INTERVAL_KINDS[name]], axis=-1)
-        bands[name] = pairs.reshape(len(users), len(prompts), 2)
-    return Spreads(bands, None if not domain else tuple(float(bound) for bound in domain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +513,12 @@ def options_of(
     deployed = [plan.deployment for formats in plans for plan in formats]
     budgets = {float(one.defaults.budget_of(one.dp)) for one in deployed}
     graphs = {float(one.graph_tokens) for one in deployed}
-    surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets=budgets, graphs=graphs), progress)
+    capacity = max(min(plan.holding.held, _seats(plan)) for formats in plans for plan in formats)
+    servers = {plan.holding.terms.replicas for formats in plans for plan in formats}
+    axes = axes_of(
+        (share, inputs, outputs), longest, capacity=capacity, servers=servers, budgets=budgets, graphs=graphs
+    )
+    surfaces = Surfaces(axes, progress)
     money = money.at_one_term(formats[0].asked.machine for formats in plans)
     left = sum(map(len, plans))
     options = []
@@ -502,7 +538,7 @@ def _plans(model: str, wanted: Wanted, load: tuple[int, int, int], said: Mapping
     """
     users, inputs, outputs = load
     share = (-(-users // wanted.machines),)
-    given = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
+    given: dict[str, Any] = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
     first = deployment(model, wanted.on, **given)
     terms = first.holding.terms
     layout = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")}
@@ -528,11 +564,17 @@ def _cached(planned: Deployed, surface: Surface) -> Cached:
         stages=tuple(_stages(holding)),
         block=float(memory.settings.block(memory.sparse)) * terms.dcp,
         copies=float(terms.dp * terms.replicas),
-        seats=float(seats_of(planned.asked, terms.dp) * terms.replicas),
+        seats=_seats(planned),
         longest=holding.context,
         longest_low=holding.context_low,
         surface=surface,
     )
+
+
+def _seats(planned: Deployed) -> float:
+    """Return the largest number of running requests."""
+    terms = planned.holding.terms
+    return float(seats_of(planned.asked, terms.dp) * terms.replicas)
 
 
 def _stages(holding: Holding) -> list[Stage]:
