@@ -1,6 +1,6 @@
 // Terms with the sentence of the glossary, errors in the words of the form, theme, copying.
 
-import { at, el, kept, Refused, useToken } from "./dom.js";
+import { at, el, kept, money, Refused, useToken } from "./dom.js";
 
 /** Sentences of docs/glossary.md. */
 const TERMS = {
@@ -175,3 +175,12 @@ at("theme").addEventListener("click", () => {
 
 /** A missing or assumed price without the option of the command line: the form has a field for it. */
 export const withoutOption = (text) => text.replaceAll(/: set --[^;]*/g, "");
+
+/** The lines of a month and their sum. */
+export function sumLine({ month_lines: all, usd_month: sum }) {
+  const parts = Object.entries(all).filter(([, usd]) => usd);
+  return parts.map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + ") + (parts.length > 1 ? ` = ${money(sum)} a month.` : " a month.");
+}
+
+/** Prices that are assumed, as the price of a host. */
+export const assumedLines = (way) => way.price_assumed.map((text) => `${withoutOption(text)}.`);
