@@ -394,7 +394,7 @@ def users_words(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return the caption of `users_charts`."""
     users = (plans[0][1]["safe"] or {}).get("users")
     words = "Speed over concurrency; bands: 90 % intervals"
-    return words + (f"; dashed: {users} safe user{'s' * (users != 1)} of the first plan" if users else "")
+    return words + (f"; dashed: {users} safe user{'s' * (users != 1)}{' of the first plan' * (len(plans) > 1)}" if users else "")
 
 
 def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:
