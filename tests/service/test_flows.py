@@ -728,5 +728,6 @@ def test_each_page_asks_for_the_token_and_goes_on_with_it(serving, browser, flow
                 page.get_by_role("button", name="Use it").click()
             assert answered.value.status == status
             page.locator("#token-form").wait_for(state="detached" if given == token else "visible")
+            assert page.evaluate("document.activeElement.id") == ("model" if given == token else "token")
         assert page.locator("#problem").is_hidden()
         context.close()

@@ -112,7 +112,8 @@ export function refusal(error, fieldOf = (name) => name) {
   const field = fieldOf(wrong.field)?.split(".").findLast((name) => at(name)?.form);
   const control = field && at(field);
   if (control) for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) control.setAttribute(name, value);
-  const message = error.status === 0 ? wrong.message : plain(wrong.message);
+  const known = error.status === 401 && kept("sessionStorage", "token");
+  const message = error.status === 401 ? (known ? "The service does not take this token." : "Type the token of this service.") : error.status === 0 ? wrong.message : plain(wrong.message);
   // a message of several lines ends with the form of a file; of a long one the first clause says the error
   const [line, ...form] = message.split("\n");
   const end = line.length > 200 ? line.search(/[;.] /) : -1;
@@ -120,7 +121,10 @@ export function refusal(error, fieldOf = (name) => name) {
   box.append(el("strong", { text: `${subject}${end < 0 ? line : `${line.slice(0, end)}.`}` }));
   if (end >= 0) box.append(el("p", { text: `${line[end + 2].toUpperCase()}${line.slice(end + 3)}` }));
   if (form.length) box.append(el("pre", { tabindex: "0", text: form.join("\n") }));
-  if (error.status === 401) box.closest("form").before(tokenForm());
+  if (error.status === 401) {
+    box.closest("form").before(tokenForm());
+    if (known) at("token").focus();
+  }
   return { control, wrong };
 }
 
@@ -131,6 +135,7 @@ function tokenForm() {
     event.preventDefault();
     useToken(field.value.trim());
     refusal(null);
+    at("model").focus();
     dispatchEvent(new Event("token"));
   };
   return el("form", { id: "token-form", class: "card", "aria-label": "Token", submit: given }, el("label", { for: "token", text: "This service asks for a token" }), " ", field, " ", el("button", { class: "primary", text: "Use it" }));
