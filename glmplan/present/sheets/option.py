@@ -502,7 +502,7 @@ def _plans(model: str, wanted: Wanted, load: tuple[int, int, int], said: Mapping
     """
     users, inputs, outputs = load
     share = (-(-users // wanted.machines),)
-    given = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
+    given: dict[str, Any] = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
     first = deployment(model, wanted.on, **given)
     terms = first.holding.terms
     layout = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")}
