@@ -536,7 +536,10 @@ def safe_of(
         return described.draws_at(traffic.at_load(load), targets, seed, probability)
 
     def foreseen(most: float | None) -> Draws:
-        """Return the draws to begin with: those at the answer where it lies well inside a class of concurrency."""
+        """Return the draws to begin with.
+
+        They are those at the answer where it lies well inside a class of concurrency.
+        """
         usual = described.draws(probability, seed)
         if described.by_users is None or traffic.users is not None:
             return usual
