@@ -85,7 +85,7 @@ __all__ = [
 _LONGEST_RECORDED = 262_144
 #: searches for a safe rate, each with the intervals at the answer of the one before [-]
 _PASSES = 3
-#: loads over the one that a single arrival sample foretells, between which the answer lies [-]
+#: loads over the one that a single arrival sample predicts, between which the answer lies [-]
 _FORESEEN = (0.9, 1.1)
 #: halvings of the loads between two classes of concurrency [-]
 _HALVINGS = 8
