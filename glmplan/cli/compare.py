@@ -62,7 +62,7 @@ def command(
 def _plot(found: Compared, path: Path) -> None:
     """Write charts of the plans over concurrency, with the limits of the SLO."""
     from glmplan.present.charts import write_charts
-    from glmplan.present.decision_parts import users_charts, users_rows
+    from glmplan.present.decision_parts import users_charts, users_rows, users_words
 
     plans = []
     for side in found.sides:
@@ -70,7 +70,8 @@ def _plot(found: Compared, path: Path) -> None:
         if side.safe and side.safe.target_ttft is not None:
             limits["target_ttft_ms"] = 1e3 * side.safe.target_ttft
         plans.append((side.name, {"safe": limits, "users": users_rows(side.planned, [found.users])}))
-    write_charts(users_charts(plans), path, title=f"{len(plans)} plans over concurrency")
+    title = f"{len(plans)} plans over concurrency"
+    write_charts(users_charts(plans), path, title=title, legend=f"{users_words(plans)}.")
 
 
 def plan_options(words: list[str], plan: str) -> dict[str, str]:

@@ -110,7 +110,7 @@ def _plot(answer: FitAnswer, path: Path) -> None:
     """Write charts of speed and latency over concurrency, with the SLO."""
     from glmplan.errors import SpecError
     from glmplan.present.charts import write_charts
-    from glmplan.present.decision_parts import users_charts, users_rows
+    from glmplan.present.decision_parts import users_charts, users_rows, users_words
     from glmplan.present.json_answers import fit_record
 
     record = fit_record(answer)
@@ -119,8 +119,9 @@ def _plot(answer: FitAnswer, path: Path) -> None:
     if not users_charts([(name, record)]):
         raise SpecError("the plan has no speed to draw", field="--plot")
     users = [row["users"] for row in record["users"]]
-    charts = users_charts([(name, record | {"users": users_rows(answer, users)})])
-    write_charts(charts, path, title=f"{name}: {record['answer']['text']}")
+    plans = [(name, record | {"users": users_rows(answer, users)})]
+    title = f"{name}: {record['answer']['text']}"
+    write_charts(users_charts(plans), path, title=title, legend=f"{users_words(plans)}.")
 
 
 def _traffic(spec: str | None, question: o.Given, shape: o.Given) -> Traffic | None:

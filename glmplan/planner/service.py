@@ -85,7 +85,7 @@ __all__ = [
 _LONGEST_RECORDED = 262_144
 #: searches for a safe rate, each with the intervals at the answer of the one before [-]
 _PASSES = 3
-#: loads over the one that a single arrival sample foretells, between which the answer lies [-]
+#: loads over the one that a single arrival sample predicts, between which the answer lies [-]
 _FORESEEN = (0.9, 1.1)
 #: halvings of the loads between two classes of concurrency [-]
 _HALVINGS = 8
@@ -536,7 +536,10 @@ def safe_of(
         return described.draws_at(traffic.at_load(load), targets, seed, probability)
 
     def foreseen(most: float | None) -> Draws:
-        """Return the draws to begin with: those at the answer where it lies well inside a class of concurrency."""
+        """Return the draws to begin with.
+
+        They are those at the answer where it lies well inside a class of concurrency.
+        """
         usual = described.draws(probability, seed)
         if described.by_users is None or traffic.users is not None:
             return usual

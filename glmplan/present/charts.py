@@ -278,8 +278,11 @@ def write_chart(chart: Any, path: str | Path, *, title: str, told: str = "") -> 
     write_charts([(told or title, chart)], path, title=title)
 
 
-def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: str) -> None:
-    """Write charts to a page, or to one picture below each other."""
+def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: str, legend: str = "") -> None:
+    """Write charts to a page, or to one picture below each other.
+
+    `legend`: Sentence about the marks of all charts, above them on a page.
+    """
     path, charts = Path(path), list(charts)
     check_chart(path)
     if path.suffix == ".html":
@@ -289,7 +292,8 @@ def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: 
             charts, told = [(name, chart.properties(title=""))], "" if name == title else name
         drawn = [figure([chart_svg(chart, name, prefix=f"c{i}")], told) for i, (name, chart) in enumerate(charts)]
         plots = f"<div class='plots'>{''.join(drawn)}</div>"
-        write_atomically(path, page(title, f"<h1>{escape(title)}</h1>\n{plots}"))
+        words = f"<p>{escape(legend)}</p>\n" if legend else ""
+        write_atomically(path, page(title, f"<h1>{escape(title)}</h1>\n{words}{plots}"))
         return
     import altair as alt
 

@@ -394,7 +394,10 @@ def users_words(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return the caption of `users_charts`."""
     users = (plans[0][1]["safe"] or {}).get("users")
     words = "Speed over concurrency; bands: 90 % intervals"
-    return words + (f"; dashed: {users} safe user{'s' * (users != 1)} of the first plan" if users else "")
+    if not users:
+        return words
+    whose = " of the first plan" if len(plans) > 1 else ""
+    return f"{words}; dashed: {users} safe user{'s' * (users != 1)}{whose}"
 
 
 def users_drawing(plans: Sequence[ReportOption]) -> Drawing | None:

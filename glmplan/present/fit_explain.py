@@ -142,7 +142,7 @@ def arithmetic_parts(answer: FitAnswer) -> dict[str, Paragraph]:
             for row in shown:
                 found[f"step {row.users}"], found[f"tpot {row.users}"] = _step(answer, deployment, row)
             found["ttft"] = alone = _prompt(answer, deployment)
-        found |= {f"ttft {row.users}": _first_token(row, alone) for row in shown}
+        found |= {f"ttft {row.users}": _first_token(row, alone, bool(asked.prefill)) for row in shown}
         found["interval"] = _interval(answer)
     return {name: one for name, one in found.items() if one is not None}
 
@@ -292,25 +292,33 @@ def _components(
 def _prompt(answer: FitAnswer, deployment: Deployment) -> Paragraph | None:
     """Return the TTFT of a request alone; None if it is unknown."""
     asked, holding = answer.asked, answer.holding
-    if holding is None or asked.prefill or all(row.ttft is None for row in answer.users):
+    if holding is None or all(row.ttft is None for row in answer.users):
         return None
     alone: Seconds = predictions_of(asked, holding, (1,))[1].figures["ttft"].value
     load = load_on(asked, deployment, holding, 1)
     seen = metrics_of(load)
     seconds, terms = _components(deployment, seen.points, front_of(seen, load), seen.figures["ttft"].weights)
     terms.append(Term("correction fitted to TTFT", "", "", alone - seconds))
-    text = f"first token of 1 user: {alone * 1e3:,.2f} ms for a prompt of {asked.input_tokens:,} tokens"
+    where = " on a prefill server" if asked.prefill else ""
+    text = f"first token of 1 user{where}: {alone * 1e3:,.2f} ms for a prompt of {asked.input_tokens:,} tokens"
     return Paragraph(6, text, _shown(terms, alone))
 
 
-def _first_token(row: UserRow, alone: Paragraph | None) -> Paragraph | None:
-    """Return the mean TTFT as that of a request alone and its wait."""
-    if row.ttft is None or alone is None or row.users == 1:
+def _first_token(row: UserRow, alone: Paragraph | None, handed_over: bool) -> Paragraph | None:
+    """Return the mean TTFT as that of a request alone and its wait.
+
+    `handed_over`: A prefill server sends the KV cache of the prompt to a decode server.
+    """
+    if row.ttft is None or alone is None or (row.users == 1 and not handed_over):
         return None
     before, ttft = round(alone.seconds * 1e3, 2), round(row.ttft.value * 1e3, 2)
-    why = "mean of the simulated requests" if row.simulated else "for running steps and the prompts before it"
+    why = (
+        "mean of the simulated requests" + ", with the transfer of the KV cache" * handed_over
+        if row.simulated
+        else "for running steps and the prompts before it"
+    )
     text = (
-        f"TTFT of {row.users:,} users: {before:,.2f} ms alone {'-' if ttft < before else '+'} "
+        f"TTFT of {row.users:,} user{'s' * (row.users > 1)}: {before:,.2f} ms alone {'-' if ttft < before else '+'} "
         f"{abs(ttft - before):,.2f} ms of waiting ({why}) = {ttft:,.2f} ms"
     )
     return Paragraph(0, text)

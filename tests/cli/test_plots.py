@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from glmplan.cli import main
@@ -20,7 +22,9 @@ def test_a_plot_has_a_chart_for_throughput_and_one_for_each_latency(words, chart
         with pytest.raises(SystemExit) as ended:
             main([*words, "--plot", str(tmp_path / name)])
         assert not ended.value.code
-    assert (tmp_path / "a.html").read_text().count("<svg") == charts
+    page = (tmp_path / "a.html").read_text()
+    assert page.count("<svg") == charts
+    assert re.search(r"<p>[^<]*bands: 90 % intervals; dashed: [\d,]+ safe users[^<]*</p>", page)
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -15,6 +16,7 @@ from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import read_words
 from glmplan.planner.service import serving_inputs
 from glmplan.planner.users import solve
+from glmplan.present.fit_explain import arithmetic_parts
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.spec import parse_traffic
 
@@ -36,6 +38,19 @@ def test_only_servers_that_decode_hold_conversations(apart, together):
     assert apart.holding.pool.tokens == pytest.approx(together.holding.pool.tokens * 6 / 8)
     assert apart.holding.held_low == pytest.approx(together.holding.held_low * 6 / 8)
     assert apart.holding.context == together.holding.context
+
+
+def test_the_first_token_is_a_prompt_on_a_prefill_server_and_its_transfer(apart, together):
+    parts = arithmetic_parts(apart)
+    alone = parts["ttft"].seconds
+    assert alone == pytest.approx(together.one_user.ttft.value, rel=0.01)
+    for row in apart.users:
+        rest, total = re.search(
+            r" alone \+ ([\d.]+) ms .* = ([\d.]+) ms", parts[f"ttft {row.users}"].text.replace(",", "")
+        ).groups()
+        assert float(total) == pytest.approx(1e3 * row.ttft.value, abs=0.0051)
+        assert float(rest) == pytest.approx(1e3 * (row.ttft.value - alone), abs=0.011)
+        assert float(rest) > 0
 
 
 def test_it_is_said_that_such_servers_were_not_measured_together_and_the_interval_is_wider(apart, together):

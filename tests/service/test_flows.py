@@ -7,7 +7,7 @@ import json
 import re
 import time
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin
 
 import pytest
 
@@ -110,6 +110,10 @@ def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
         page.locator("#options tbody button[aria-pressed]").nth(place).click()
     assert page.locator("#pins thead th").count() == 2
     assert violations(page) == []
+    times = page.locator("#pins tr:has(th:text-is('TTFT')) details.cell").first
+    shown = times.locator("summary").inner_text()
+    times.locator("summary").click()
+    parts = times.locator("a").get_attribute("href")
     with page.expect_download() as got:
         page.locator("#export").click()
     got.value.save_as(tmp_path / "size.csv")
@@ -120,6 +124,11 @@ def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
     assert page.locator("#options tbody tr").count() == 0
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # the page of the machine has the layout of the search, so the same time
+    page.goto(urljoin(page.url, parts))
+    settled(page)
+    assert shown in page.locator("#figures").inner_text()
+    until(page, "document.getElementById('arithmetic').innerText.includes('TTFT of 8 users')")
 
 
 def test_the_machines_of_a_search_are_found_by_their_names_and_taken_out_again(opened, client):
@@ -535,7 +544,7 @@ def test_a_price_of_a_machine_or_a_model_is_not_that_of_another(opened):
 @pytest.mark.parametrize(
     ("typed", "on", "shown"),
     [
-        ("8x h200 sxm", "8xh200-sxm", "8 × H200 SXM 141GB"),
+        ("8x h200", "8xh200-sxm", "8 × H200 SXM 141GB"),
         ("2 x 5090 + 2 × 4090", "2xrtx-5090+2xrtx-4090", "2 × GeForce RTX 5090 + 2 × GeForce RTX 4090"),
     ],
 )
@@ -719,5 +728,6 @@ def test_each_page_asks_for_the_token_and_goes_on_with_it(serving, browser, flow
                 page.get_by_role("button", name="Use it").click()
             assert answered.value.status == status
             page.locator("#token-form").wait_for(state="detached" if given == token else "visible")
+            assert page.evaluate("document.activeElement.id") == ("model" if given == token else "token")
         assert page.locator("#problem").is_hidden()
         context.close()

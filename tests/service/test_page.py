@@ -151,6 +151,8 @@ def test_cost_and_break_even_are_those_of_the_service(shared, client):
         if way["usd_month"] is not None:
             rounded = float(f"{way['usd_month']:.4g}")
             assert f"${rounded:,.0f}" in shown
+    assumed = {text.partition(":")[0] for way in found["ways"] for text in way["price_assumed"]}
+    assert assumed and all(shown.count(text) == 1 for text in assumed)
     assert shared.locator("#even svg").count() == sum(way["usd_month"] is not None for way in found["ways"])
 
 

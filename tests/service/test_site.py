@@ -28,7 +28,7 @@ def run(*words):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    run("site", str(folder), PLAN, "glm-5.1@1xh100-sxm", "--users", "1,8")
+    run("site", str(folder), PLAN, "kimi-k2-thinking@1xh100-sxm", "--users", "1,8")
     return folder
 
 

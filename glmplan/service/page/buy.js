@@ -2,7 +2,7 @@
 
 import { ask, at, el, money, number, pageOf, Refused, svg, table, time, whole } from "./dom.js";
 import { combobox, machineChoices, modelChoices } from "./combo.js";
-import { copy, explainTerms, inForm, LEVELS, opens, refusal, withoutOption } from "./words.js";
+import { assumedLines, copy, explainTerms, inForm, LEVELS, opens, refusal, sumLine } from "./words.js";
 import { save } from "./export.js";
 
 const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "price", "rates", "power", "probability"];
@@ -187,25 +187,28 @@ function redraw() {
   at("options").replaceChildren(rows.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Machines, table" }, table(rows, columns, { caption: "Machines", here: (one) => one.role === "answer" && one.rank === 1 })) : el("p", { class: "note", text: "No machine passes the filters." }));
   const chosen = found.options.filter((one) => pins.includes(keyOf(one)));
   at("pins-card").hidden = !chosen.length;
-  const lines = [["A month", (one) => opens(money(one.usd_month), monthLines(one))], ["Purchase", (one) => opens(money(one.usd_purchase), one.usd_purchase ? priceLines(one) : [])], ["Probability of the SLO", (one) => opens(`${Math.floor(100 * one.probability)} %`, chanceLines(one))], ["Carries", (one) => opens(number(capacity(one)), carriesLines(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => opens(time(one.ttft_mean_ms), limitLines(one, "ttft"))], ["TPOT", (one) => opens(time(one.tpot_mean_ms), limitLines(one, "tpot"))], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
+  const lines = [["A month", (one) => opens(money(one.usd_month), monthLines(one))], ["Purchase", (one) => opens(money(one.usd_purchase), one.usd_purchase ? priceLines(one) : [])], ["Probability of the SLO", (one) => opens(`${Math.floor(100 * one.probability)} %`, chanceLines(one))], ["Carries", (one) => opens(number(capacity(one)), carriesLines(one))], ["Layout", (one) => `${one.engine}, ${one.layout}`], ["TTFT", (one) => timed(one, "ttft")], ["TPOT", (one) => timed(one, "tpot")], ["Evidence", (one) => one.evidence], ["Verify with", (one) => one.measure && el("button", { type: "button", class: "link", text: "Copy command", "aria-label": `Copy command for ${named(one)}`, click: () => copy(one.measure, "The command is copied.") })]];
   at("pins").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pinned machines, table" }, el("table", {}, el("thead", {}, el("tr", {}, el("td"), chosen.map((one) => el("th", { scope: "col", text: `${named(one)} ${one.paid}` })))), el("tbody", {}, lines.map(([title, write]) => el("tr", {}, el("th", { scope: "row", text: title }), chosen.map((one) => el("td", {}, write(one) ?? "–"))))))));
 }
 
 /** The arithmetic of an option's numbers. */
 const monthLines = (one) => [
-  Object.entries(one.month_lines).filter(([, usd]) => usd).map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + "),
+  sumLine(one),
   one.usd_purchase && `Purchase ${money(one.usd_purchase)}; it is written off over ${whole(found.terms.horizon_months)} months, ${Math.round(100 * found.terms.residual_share)} % are left.`,
-  ...one.price_assumed.map((text) => `${withoutOption(text)}.`),
   ...priceLines(one),
 ];
-const priceLines = (one) => Object.entries(one.price_sources).map(([name, price]) => `${titles.get(name) ?? name}: ${money(price.usd)} per ${price.per}, ${price.dates.at(-1)}.`);
-const limitLines = (one, metric) => one.slo.filter((limit) => limit.target.startsWith(metric)).map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}; the page of the machine has each part of it.`);
+const priceLines = (one) => [...assumedLines(one), ...Object.entries(one.price_sources).map(([name, price]) => `${titles.get(name) ?? name}: ${money(price.usd)} per ${price.per}, ${price.dates.at(-1)}.`)];
+/** A mean time with its range, and the page that has each part of it. */
+const timed = (one, metric) => opens(time(one[`${metric}_mean_ms`]), [`90 % range ${time(one[`${metric}_mean_ms_low`])} to ${time(one[`${metric}_mean_ms_high`])}.`], async () => el("a", { href: `${link(one)}#arithmetic`, text: `Parts of ${metric.toUpperCase()} on ${named(one)}` }));
 const chanceLines = (one) => [`Probability that ${number(found.load)} ${found.unit} meet all limits.`, ...one.slo.map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}.`)];
 const carriesLines = (one) => [`The largest load within the SLO with ${Math.round(100 * found.probability_wanted)} % probability${one.capacity_is_lower_bound ? "; more was not tried" : one.limited_by ? `; then it exceeds ${one.limited_by}` : ""}.`, one.headroom > 0 && `${number(capacity(one))} / ${number(found.load)} = ${Math.round(100 * one.headroom)} % more than asked.`];
 
 /** The page that answers this machine at its share of the load. */
 function link(one) {
-  const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(found.load / one.machines_serving))), weights: one.weights, engine: one.engine });
+  const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(found.load / one.machines_serving))), weights: one.weights, engine: one.engine, kv: one.cache });
+  // a layout that leaves accelerators idle is not asked for: the page chooses one
+  const { tp, pp, dp, ep, dcp, replicas } = one.degrees;
+  if (tp * pp * dp * replicas * one.machines === one.accelerators) for (const [name, degree] of Object.entries({ tp, pp, dp, ep, dcp })) asked.set(name, degree);
   for (const name of ["rate", "wait", "input", "output"]) if (at(name).value) asked.set(name, at(name).value);
   return `${pageOf("")}?${asked}`;
 }

@@ -6,11 +6,11 @@ import { said } from "./words.js";
 const MOST = 40;
 const folded = (text) => text.toLowerCase().replaceAll(/[^a-z0-9.]+/g, " ").trim();
 
-/** Entries that hold every typed word, those that begin with one first, short names before long ones. */
+/** Entries that hold every typed word: those that begin with one first, then short names, then accelerators of a listed server. */
 function matching(choices, typed) {
   const words = folded(typed).split(" ").filter(Boolean);
   const found = choices.filter((one) => words.every((word) => one.text.includes(word)));
-  const rank = (one) => words.filter((word) => ` ${one.text}`.includes(` ${word}`)).length * 100 - one.title.length;
+  const rank = (one) => words.filter((word) => ` ${one.text}`.includes(` ${word}`)).length * 100 - one.title.length + (one.served ? 0.5 : 0);
   return words.length ? found.sort((one, other) => rank(other) - rank(one)) : found;
 }
 
@@ -38,7 +38,10 @@ export function modelChoices(asked, catalogue) {
 }
 
 const memory = (one) => (one.memory_gib ? `${one.kind === "host" ? `${one.accelerator_count} × ` : ""}${Math.round(one.memory_gib)} GiB` : "memory not published");
-export const machineChoices = (hardware) => hardware.map((one) => ({ value: one.name, title: one.title, note: memory(one), also: one.accelerator, counted: one.kind === "accelerator" }));
+export const machineChoices = (hardware) => {
+  const served = new Set(hardware.filter((one) => one.kind === "host").map((one) => one.accelerator));
+  return hardware.map((one) => ({ value: one.name, title: one.title, note: memory(one), also: one.accelerator, counted: one.kind === "accelerator", served: served.has(one.name) }));
+};
 
 /** Make an input a combobox; its value is `input.dataset.value`, and a choice is a `change` event of the input.
  *

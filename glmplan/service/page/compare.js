@@ -2,7 +2,7 @@
 
 import { monthLines, powerLine } from "./cost.js";
 import { el, money, number, time, whole } from "./dom.js";
-import { glossed, LEVELS, lines, opens, plain, withoutOption } from "./words.js";
+import { assumedLines, glossed, LEVELS, lines, opens, plain } from "./words.js";
 
 const asIs = (value) => value;
 const percent = (value) => (value >= 0.99 ? "99 % or more" : `${Math.floor(100 * value + 1e-9)} %`);
@@ -33,9 +33,9 @@ const ROWS = [
   ["Each further token (TPOT)", "tpot_mean_ms", time, -1, (plan) => [`${number(1000 / plan.tpot_mean_ms)} tokens/s of each while the answer streams.`, range(plan, "tpot_mean_ms", time)]],
   ["Tokens/s of all", "output_tokens_per_s", number, 1, (plan, users) => [`${whole(users)} × ${number(plan.output_tokens_per_s / users)} tokens/s: output tokens over the whole time, with prompts and waiting.`, range(plan, "output_tokens_per_s", number)]],
   ["Requests in the KV pool", "requests_held", (value) => whole(Math.min(value, 1e9)), 1, () => ["Tokens of the KV pool / tokens of a request, prompt and answer."]],
-  ["A month", "usd_month", money, -1, (plan) => [`${termOf(plan.paid) === "buy" ? "Purchase over its months, power and running costs" : "Rent of every hour"}.`, ...plan.price_assumed.map((text) => `${withoutOption(text)}.`)]],
+  ["A month", "usd_month", money, -1, (plan) => [`${termOf(plan.paid) === "buy" ? "Purchase over its months, power and running costs" : "Rent of every hour"}.`, ...assumedLines(plan)]],
   ["Paid", "paid", asIs],
-  ["1 M answer tokens", "usd_per_million_output_tokens", money, -1, (plan) => [`${money(plan.usd_month)} / ${number(plan.usd_month / plan.usd_per_million_output_tokens)} M output tokens a month, at the mean load of a day.`]],
+  ["1 M answer tokens", "usd_per_million_output_tokens", money, -1, (plan) => ["A month over its output tokens.", ...assumedLines(plan)]],
   ["kW at the wall", "kw", number, -1, () => ["Power of accelerators and host, with the losses of the supply."]],
   ["Evidence level", "evidence_level", (value) => LEVELS[value] ?? value],
 ];

@@ -2,7 +2,7 @@
 
 import { el, money, number, svg, whole } from "./dom.js";
 import { ticks } from "./curve.js";
-import { opens, withoutOption } from "./words.js";
+import { assumedLines, opens, sumLine, withoutOption } from "./words.js";
 
 const WIDTH = 430;
 const HEIGHT = 240;
@@ -12,13 +12,11 @@ const title = (way) => way.paid[0].toUpperCase() + way.paid.slice(1);
 
 /** The arithmetic of a month. */
 export function monthLines(found, way) {
-  const lines = Object.entries(way.month_lines).filter(([, usd]) => usd);
   return [
-    lines.map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + ") + (lines.length > 1 ? ` = ${money(way.usd_month)} a month.` : " a month."),
+    sumLine(way),
     way.usd_purchase && `Depreciation: ${money(way.usd_purchase)} of purchase × ${Math.round(100 * (1 - found.residual_share))} % / ${whole(found.horizon_months)} months; ${Math.round(100 * found.residual_share)} % are its residual value.`,
     way.usd_per_million_output_tokens && millionLine(found, way),
     found.kw && way.month_lines.power && `Power: ${powerLine(found)}`,
-    ...way.price_assumed.map((text) => `${withoutOption(text)}.`),
   ].filter(Boolean);
 }
 
@@ -100,7 +98,7 @@ export function drawCost(into, found, refused, give) {
   if (found.api) notes.push(`API: ${found.api.seller}, ${money(found.api.usd_per_million_input_tokens)} for a million prompt tokens and ${money(found.api.usd_per_million_output_tokens)} for a million answer tokens (${found.api.date}); ${money(found.api.usd_month)} a month for the same tokens.`);
   else notes.push(`API: ${withoutOption(found.api_missing)}; give one under Engine, layout, prices.`);
   const missing = found.ways.filter((way) => way.price_missing).map((way) => el("p", { class: "note" }, `${way.paid === "buy" ? "Purchase" : "Rent"}: ${withoutOption(way.price_missing)}. `, el("button", { type: "button", class: "small", text: `Give your ${way.paid === "buy" ? "price" : "rent"}`, click: () => give(way.paid === "buy" ? "buy" : "rent") })));
-  for (const way of found.ways) for (const text of way.price_assumed) notes.push(`${withoutOption(text)}.`);
+  for (const text of new Set(found.ways.flatMap(assumedLines))) notes.push(text);
   for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old.replace(", STALE", "")}.`);
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
   into.replaceChildren(...[

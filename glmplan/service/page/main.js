@@ -11,7 +11,7 @@ import { arithmeticOf } from "./arithmetic.js";
 import { drawCompare } from "./compare.js";
 import { drawFormats } from "./formats.js";
 import { drawCheaper, drawFigures, drawVerdict, limitWords, priceFigure, verdictWords } from "./verdict.js";
-import { openTab } from "./tabs.js";
+import { openNamedTab, openTab } from "./tabs.js";
 import { picture, save } from "./export.js";
 import { copy, explainTerms, glossed, nameOf, plain, refusal, said } from "./words.js";
 
@@ -25,7 +25,9 @@ async function begin() {
   catalogue = await ask("v1/catalogue");
   show(state, catalogue);
   explainTerms();
+  const named = openNamedTab();
   await answerIt();
+  if (named) document.querySelector("section.tabs").scrollIntoView();
 }
 
 /** Put the question into the address: each committed change is a step that Back undoes. */

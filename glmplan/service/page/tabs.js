@@ -13,6 +13,13 @@ export function openTab(name) {
   document.dispatchEvent(new CustomEvent("tab", { detail: name }));
 }
 
+/** Show the panel that the address names; false where it names none. */
+export function openNamedTab() {
+  const named = all.map((one) => one.getAttribute("aria-controls")).find((name) => location.hash === `#${name}`);
+  if (named) openTab(named);
+  return Boolean(named);
+}
+
 for (const [place, one] of all.entries()) {
   one.addEventListener("click", () => openTab(one.getAttribute("aria-controls")));
   one.addEventListener("keydown", (event) => {

@@ -2,7 +2,7 @@
 
 import { monthLines } from "./cost.js";
 import { at, el, money, number, span, svg, time, whole } from "./dom.js";
-import { glossed, inForm, lines, unfolds } from "./words.js";
+import { assumedLines, glossed, inForm, lines, unfolds } from "./words.js";
 
 export const MARKS = { yes: "✓", likely: "≈", unlikely: "!", not_safe: "!", does_not_load: "✕", engine_cannot: "✕", unknown: "?" };
 const people = (count) => (count === 1 ? "1 person" : `${whole(count)} people`);
@@ -63,12 +63,12 @@ function steps(answer, row, { copy, take, flows }) {
     ? el("div", {}, el("h2", { text: "Make it sure: measure once" }), el("p", {}, `A benchmark at ${whole(bench.users)} ${bench.users === 1 ? "user" : "users"} narrows the range of the speed at ${whole(metric.users)} from ${factor(metric.interval_factor)} to ${factor(metric.interval_factor_after)}. `, el("button", { type: "button", class: "link", text: "Copy command", click: () => copy(bench.command) })))
     : el("div", {}, el("h2", { text: "Make it sure: measure" }), el("p", {}, ["site", "configuration"].includes(answer.evidence_level) ? "This machine was measured. " : "", el("a", { href: flows.check, text: "Compare a server with this prediction" })));
   const good = answer.changes.find((one) => ["fits", "tight"].includes(one.verdict) && take(one.options));
-  const buy = el("a", { href: flows.buy, text: "Search all machines" });
+  const buy = () => el("a", { href: flows.buy, text: "Search all machines" });
   const other = el("div", {}, el("h2", { text: "Take another format" }), el("p", {}, "The table below has every format of this model on this machine. ", el("a", { href: "#formats-title", text: "See the formats" })));
   const better = good
-    ? el("div", {}, el("h2", { text: "Make it fit better" }), el("p", {}, good.description, good.total_tokens_per_s ? `: ${number(good.total_tokens_per_s)} tokens/s together. ` : ". ", el("button", { type: "button", class: "link", text: "Try it", "aria-label": `Try it: ${good.description}`, click: () => take(good.options)() }), ...(loads ? [" or ", buy] : [])))
-    : loads && el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "Nothing that was tried on this machine improves it. ", buy));
-  const machine = el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "A search over all machines finds the cheapest one that meets the SLO. ", buy));
+    ? el("div", {}, el("h2", { text: "Make it fit better" }), el("p", {}, good.description, good.total_tokens_per_s ? `: ${number(good.total_tokens_per_s)} tokens/s together. ` : ". ", el("button", { type: "button", class: "link", text: "Try it", "aria-label": `Try it: ${good.description}`, click: () => take(good.options)() }), ...(loads ? [" or ", buy()] : [])))
+    : loads && el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "Nothing that was tried on this machine improves it. ", buy()));
+  const machine = el("div", {}, el("h2", { text: "Find a machine" }), el("p", {}, "A search over all machines finds the cheapest one that meets the SLO. ", buy()));
   const cheaper = loads && el("div", { id: "cheaper" }, el("h2", { text: "Cheaper not to buy?" }), el("p", { text: "…" }));
   return loads ? [measure, better, cheaper] : [other, better, machine].filter(Boolean);
 }
@@ -156,6 +156,7 @@ export function priceFigure(found) {
   if (!way) return place.remove();
   place.replaceWith(figure(`A month, ${way.paid === "buy" ? "bought" : "rented"}`, money(way.usd_month), "", null, [
     ...monthLines(found, way),
+    ...assumedLines(way),
     found.api ? `The API (${found.api.seller}) charges ${money(found.api.usd_month)} a month for the same tokens.` : "No API price is known.",
   ]));
 }

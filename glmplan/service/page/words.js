@@ -1,6 +1,6 @@
 // Terms with the sentence of the glossary, errors in the words of the form, theme, copying.
 
-import { at, el, kept, Refused, useToken } from "./dom.js";
+import { at, el, kept, money, Refused, useToken } from "./dom.js";
 
 /** Sentences of docs/glossary.md. */
 const TERMS = {
@@ -112,7 +112,8 @@ export function refusal(error, fieldOf = (name) => name) {
   const field = fieldOf(wrong.field)?.split(".").findLast((name) => at(name)?.form);
   const control = field && at(field);
   if (control) for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) control.setAttribute(name, value);
-  const message = error.status === 0 ? wrong.message : plain(wrong.message);
+  const known = error.status === 401 && kept("sessionStorage", "token");
+  const message = error.status === 401 ? (known ? "The service does not take this token." : "Type the token of this service.") : error.status === 0 ? wrong.message : plain(wrong.message);
   // a message of several lines ends with the form of a file; of a long one the first clause says the error
   const [line, ...form] = message.split("\n");
   const end = line.length > 200 ? line.search(/[;.] /) : -1;
@@ -120,7 +121,10 @@ export function refusal(error, fieldOf = (name) => name) {
   box.append(el("strong", { text: `${subject}${end < 0 ? line : `${line.slice(0, end)}.`}` }));
   if (end >= 0) box.append(el("p", { text: `${line[end + 2].toUpperCase()}${line.slice(end + 3)}` }));
   if (form.length) box.append(el("pre", { tabindex: "0", text: form.join("\n") }));
-  if (error.status === 401) box.closest("form").before(tokenForm());
+  if (error.status === 401) {
+    box.closest("form").before(tokenForm());
+    if (known) at("token").focus();
+  }
   return { control, wrong };
 }
 
@@ -131,6 +135,7 @@ function tokenForm() {
     event.preventDefault();
     useToken(field.value.trim());
     refusal(null);
+    at("model").focus();
     dispatchEvent(new Event("token"));
   };
   return el("form", { id: "token-form", class: "card", "aria-label": "Token", submit: given }, el("label", { for: "token", text: "This service asks for a token" }), " ", field, " ", el("button", { class: "primary", text: "Use it" }));
@@ -175,3 +180,12 @@ at("theme").addEventListener("click", () => {
 
 /** A missing or assumed price without the option of the command line: the form has a field for it. */
 export const withoutOption = (text) => text.replaceAll(/: set --[^;]*/g, "");
+
+/** The lines of a month and their sum. */
+export function sumLine({ month_lines: all, usd_month: sum }) {
+  const parts = Object.entries(all).filter(([, usd]) => usd);
+  return parts.map(([name, usd]) => `${name.replaceAll("_", " ")} ${money(usd)}`).join(" + ") + (parts.length > 1 ? ` = ${money(sum)} a month.` : " a month.");
+}
+
+/** Prices that are assumed, as the price of a host. */
+export const assumedLines = (way) => way.price_assumed.map((text) => `${withoutOption(text)}.`);
