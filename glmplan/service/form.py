@@ -27,8 +27,8 @@ def form_fields(heading: str) -> dict[str, str]:
 
     Examples
     --------
-    >>> form_fields("Hardware")
-    {'engine': '<label>Engine <select id="engine" name="engine" data-option="name"></select></label>'}
+    >>> form_fields("Hardware")["engine"]
+    '<label>Engine <select id="engine" name="engine" data-option="name"></select></label>'
     """
     options = options_of(PlanRequest).items()
     return {name: _field(name, one) for name, one in options if one.form == heading and one.over_http}

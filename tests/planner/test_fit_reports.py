@@ -182,7 +182,15 @@ def test_the_parts_of_a_rank_add_up_to_its_total(answers):
 def test_the_arithmetic_names_each_step_and_adds_up(answers):
     answer = answers["six cards"]
     text = fit_explanation(answer)
-    for step in ("1. parameters", "2. weights", "3. cache", "4. pool", "5. decode step", "6. 90 % interval"):
+    for step in (
+        "1. parameters",
+        "2. weights",
+        "3. cache",
+        "4. pool",
+        "5. decode step",
+        "6. first token",
+        "7. 90 % interval",
+    ):
         assert step in text
     assert "743.91 billion" in text  # GLM-5.1 without its MTP layer, models of the catalogue
     first = text.split("5. decode step")[1]

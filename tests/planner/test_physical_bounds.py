@@ -220,13 +220,18 @@ HOSTS = ("genoa-2s-direct-8", "workstation-direct-1", "turin-2s-direct-8", "quad
 
 @cache
 def anywhere():
-    """Plans on parts of every kind, by every engine, with the engine's own layout: one for every four pairs."""
+    """Plans on parts of every kind, by every engine, with the engine's own layout: one for every four pairs.
+
+    A fourth of the questions is about parts that share the memory of the host.
+    """
+    shared = [name for name in accelerator_names() if load_accelerator(name).kind in ("soc", "system")]
     found = []
     for number in count():
         chance = random.Random(f"anywhere {number}{SEED}")
         name, engine = chance.choice(model_names()), chance.choice([*engine_names(), "llama.cpp", "mlx"])
         form = chance.choice([one.name for one in load_model(name).checkpoints])
-        on = chance.choice([*(f"{many}x{part}" for many in (1, 2, 8) for part in accelerator_names()), *HOSTS * 8])
+        cards = [f"{many}x{part}" for many in (1, 2, 8) for part in accelerator_names()]
+        on = chance.choice([*cards, *HOSTS * 8] if number % 4 else shared)
         lengths = chance.choice([(128, 128), (1024, 256), (8192, 512)])
         words = PlanRequest(name, on, weights=form, engine=engine, users=USERS, input=lengths[0], output=lengths[1])
         try:

@@ -355,9 +355,9 @@ def test_users_with_a_data_parallel_rank_of_their_own_have_every_step_timed():
 
 
 def test_rents_of_a_sweep_are_at_one_term():
+    rented = replace(money_of(today=date(2026, 11, 22)), kinds=("rent",))
     sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xmi355x,1xh200-sxm", "users": "8", "input": 1000})
-    frame = swept(sweep, money=money_of(today=date(2026, 11, 22))).to_frame()
-    rents = {paid for paid in frame["paid"] if paid.startswith("rent")}
-    assert rents <= {"rent 3 years"} and len(frame) == 2
+    frame = swept(sweep, money=rented).to_frame()
+    assert set(frame["paid"]) == {"rent 3 years"} and len(frame) == 2
     alone = read_sweep({"model": "llama-3.1-8b", "on": "1xh200-sxm", "users": "8", "input": 1000})
-    assert set(swept(alone, money=money_of(today=date(2026, 11, 22))).to_frame()["paid"]) == {"rent on demand"}
+    assert set(swept(alone, money=rented).to_frame()["paid"]) == {"rent on demand"}
