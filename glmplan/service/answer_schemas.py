@@ -48,6 +48,7 @@ __all__ = [
     "Metric",
     "ModelRow",
     "Narrowed",
+    "Paragraph",
     "Part",
     "PerToken",
     "Plan",
@@ -69,6 +70,7 @@ __all__ = [
     "SweepAnswer",
     "TableAnswer",
     "TrafficRun",
+    "Tried",
     "Warn",
     "Way",
     "WorkbookAnswer",
@@ -758,13 +760,9 @@ class EngineRow(BaseModel):
     newest: str
 
 
-class Term(BaseModel):
-    """One component of a time."""
-
-    name: str
-    work: str
-    fitted: str
-    seconds: float
+Term: Any = create_model(
+    "Term", name=(str, ...), work=(str, ...), fitted=(str, ...), seconds=(float, ...), __doc__="A component of a time.",
+)  # fmt: skip
 
 
 class Paragraph(BaseModel):
