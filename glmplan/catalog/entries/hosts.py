@@ -16,6 +16,7 @@ from glmplan.catalog.entries.accelerators import (
     in_one_line,
     load_accelerator,
     nearest_accelerators,
+    short_name,
     split_count,
 )
 from glmplan.catalog.entries.catalog import Catalog
@@ -234,7 +235,7 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
         return UnknownName(f"is not a known accelerator; {hint}; {_own_part(plain)}", value=part)
     hosts = nearest(plain, [*host_names(), *host_aliases()])
-    begun = [item for item in parts if item.startswith(f"{plain}-")]
+    begun = [item for item in parts if item.startswith(f"{plain}-") or short_name(item).startswith(short_name(plain))]
     close = list(dict.fromkeys([*begun, *(host_aliases().get(item, item) for item in hosts), *parts]))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
     return UnknownName(f"is not a known host or accelerator; {hint}; {_own_part(plain)}", value=name)
