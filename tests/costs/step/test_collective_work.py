@@ -213,7 +213,7 @@ GLM = replace(KIMI, model=load_model("glm-5.2"), checkpoint=uniform_checkpoint("
 
 
 def prompt_payload(structure, dcp, tokens=1000.0):
-    """What a prompt of so many tokens sends, [s]"""
+    """Return the payload time of a prompt in one step, [s]."""
     points = StepPoints(0.0, 0.0, np.array([tokens]), np.array([tokens / 2]), 0.0)
     layout = Layout(tp=8.0, pp=1.0, dp=1.0, ep=1.0, dcp=dcp)
     return step_work(structure, layout=layout, points=points)["collective_bytes"][0]
