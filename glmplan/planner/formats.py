@@ -73,7 +73,14 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
     known = not any(wall.severity == "unknown" and wall.when.weights for wall in holding.terms.limitations)
     if not scored.alone or not prompts_timed(asked) or asked.prefill:
         return Met(True, known, 0.0)
-    return Met(True, known, chance_within(asked, holding, asked.users[-1] if asked.users_given else 1))
+    users = asked.users[-1] if asked.users_given else 1
+    chance = chance_within(asked, holding, users)
+    # stated limits let requests wait for the pool, which is simulated
+    if asked.slo_limits and chance < asked.probability:
+        from glmplan.planner.slo_layouts import safe_under_limits
+
+        chance = safe_under_limits(asked, holding)[0].chance_of(users)
+    return Met(True, known, chance)
 
 
 def meets(asked: Asked, met: Met) -> bool:

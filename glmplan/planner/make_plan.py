@@ -11,11 +11,11 @@ from glmplan.planner.capacity import Holding, Obstacles, Terms, stage_ranks
 from glmplan.planner.changes import Looked, verdict_of
 from glmplan.planner.evidence import basis_words, evidence_words
 from glmplan.planner.formats import best_format, format_open, layout_met, meets
-from glmplan.planner.hazards import hazard_rules
+from glmplan.planner.hazards import Hazard, hazard_rules
 from glmplan.planner.launch import launch_command, launch_context
 from glmplan.planner.layouts import apart_basis, known_apart
 from glmplan.planner.machine_search import changes_or_machines
-from glmplan.planner.plan import AnswerRecord, Change, RunnerUp, TrafficRun, UserRow, Warn, worth_telling
+from glmplan.planner.plan import AnswerRecord, Change, RunnerUp, Safe, TrafficRun, UserRow, Warn, worth_telling
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import (
     Scored,
@@ -140,7 +140,7 @@ def answer_of(
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     command, notes = launch_command(asked, best, context := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
-    safe, hazards = safe_number(asked, best, probability=asked.probability)
+    safe, hazards = _safe_of(asked, best)
     # under traffic each change is simulated, see `glmplan.planner.changes`
     looked = () if _ran(traffic, rows) or not changes else changes_or_machines(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
@@ -175,6 +175,15 @@ def _without_speeds(solution: Solution, common: Mapping[str, Any]) -> FitAnswer:
     """Return the answer of a plan that does not fit or has no known speed."""
     evidence = evidence_words(solution.asked, solution.best.terms.accelerators)
     return FitAnswer(**common, evidence=evidence, warnings=_by_severity(_warnings(solution, ())))
+
+
+def _safe_of(asked: Asked, best: Holding) -> tuple[Safe, tuple[Hazard, ...]]:
+    """Return the safe users and the hazards; a load is simulated under stated limits only."""
+    if not asked.slo_limits or asked.prefill:
+        return safe_number(asked, best, probability=asked.probability)
+    from glmplan.planner.slo_layouts import safe_under_limits
+
+    return safe_under_limits(asked, best)
 
 
 def _one_and_many(

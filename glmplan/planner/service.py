@@ -652,7 +652,7 @@ def kept_of(
             return Kept(0.0, "hazard", {})
         counted, users = count_users(*described.plan, traffic, targets), traffic.users
         few = counted is not None and users is not None and users <= counted.safe.users
-        if counted is not None and users is not None and (few or counted.final):
+        if counted is not None and users is not None and (few or counted.covers(users)):
             return counted.kept(users)
     draws = described.draws_at(traffic, targets, seed, probability or cutoff.least or SURE)
     known = described.known(traffic, targets, draws)

@@ -7,21 +7,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from glmplan.errors import GlmplanError
-from glmplan.planner.plan import LEAST_GAIN, as_well_known
+from glmplan.planner.capacity import Holding
+from glmplan.planner.hazards import Hazard
+from glmplan.planner.plan import LEAST_GAIN, Limit, Safe, as_well_known
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, needless_stages, predicted
-from glmplan.planner.users import Solution, grid_of, is_steady, users_within
+from glmplan.planner.users import (
+    Solution,
+    grid_of,
+    is_steady,
+    predictions_of,
+    safe_number,
+    users_within,
+    usual_promise,
+)
 from glmplan.prediction.distribution import EXPECTED, SURE
 from glmplan.simulation.load_trial import OPEN
-from glmplan.simulation.traffic.slo import Target
+from glmplan.simulation.traffic.slo import Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio
 
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
 
-__all__ = ["contenders", "solve_for_slo"]
+__all__ = ["contenders", "safe_under_limits", "solve_for_slo"]
 
 #: layouts that are compared; those of sessions are simulated [-]
 _COMPARED, _SIMULATED = 8, 4
@@ -118,7 +130,7 @@ def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target]
     from glmplan.planner.service import safe_of
 
     try:
-        described = replace(_described(asked, one, traffic), plan=(asked, one.holding))
+        described = replace(_described(asked, one.holding, traffic), plan=(asked, one.holding))
         return float(safe_of(described, traffic, targets, probability=probability).load)
     except GlmplanError:
         return 0.0
@@ -147,7 +159,7 @@ def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Targe
     from glmplan.simulation.load_trial import try_load
 
     try:
-        service = _described(asked, one, traffic)
+        service = _described(asked, one.holding, traffic)
         level = service.draws(probability).level
         slow = service.service.scaled(level.step or 1.0).with_room(level.room or 1.0, traffic)
         late = (level.wait or 1.0) / (level.step or 1.0)
@@ -157,7 +169,41 @@ def _margin(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Targe
     return math.exp(-trial.margin)
 
 
-def _described(asked: Asked, one: Scored, traffic: Traffic) -> Described:
+def _described(asked: Asked, holding: Holding, traffic: Traffic) -> Described:
     from glmplan.planner.service import inputs_of, service_of
 
-    return service_of(inputs_of(asked, one.holding, deployment_of(asked, one.holding.terms)), traffic)
+    return service_of(inputs_of(asked, holding, deployment_of(asked, holding.terms)), traffic)
+
+
+def safe_under_limits(asked: Asked, holding: Holding) -> tuple[Safe, tuple[Hazard, ...]]:
+    """Return the safe users of a plan, and its hazards, as `safe` answers for its stated limits.
+
+    Simulated where requests wait for the KV pool, which a stated limit on TTFT allows; else `safe_number`.
+    """
+    safe, hazards = safe_number(asked, holding, probability=asked.probability)
+    if not asked.slo_limits or safe.limit == "hazard":
+        return safe, hazards
+    from glmplan.planner.service import kept_of, loads_at
+
+    traffic = Traffic(kind="closed", users=1, input=asked.input_tokens, output=asked.output_tokens)
+    targets = parse_slo(usual_promise(predictions_of(asked, holding, (1,))[1], asked.slo_limits))
+    described = replace(_described(asked, holding, traffic), plan=(asked, holding))
+    found = loads_at(described, traffic, targets, probability=asked.probability)
+    at = tuple((share, int(load)) for share, load in found.at)
+    if at == safe.at:
+        return safe, hazards
+
+    few = at[0][1]
+    curve = {users: max(chance, asked.probability) for users, chance in safe.curve if users < few}
+    for share, users in at:
+        curve[users] = max(curve.get(users, 0.0), share)
+    for users in {one for one in asked.users if one > few} - set(curve):
+        curve[users] = kept_of(described, traffic.at_load(users), targets).probability
+    counts = sorted(curve)
+    chances = np.minimum.accumulate([curve[users] for users in counts]).tolist()
+    name = {"tpot": "tpot", "ttft": "queue"}.get(found.breaks_first.partition(" ")[0], "kv")
+    limits = {one.name: one for one in safe.limits if one.name != "kv"} | {name: Limit(name, few, found.reason)}
+    return replace(
+        safe, users=few, expected=dict(at)[EXPECTED], limit=name, limits=tuple(limits.values()), at=at,
+        curve=tuple(zip(counts, chances, strict=True)),
+    ), hazards  # fmt: skip

@@ -117,12 +117,14 @@ def no_less(figure: Figure, before: Figure | None) -> Figure:
     return replace(figure, **ends)
 
 
-def grid_of(asked: Asked, holding: Holding, most: int = LOOKED_AT) -> tuple[int, ...]:
+def grid_of(asked: Asked, holding: Holding, most: float = LOOKED_AT, *, waits: bool = False) -> tuple[int, ...]:
     """Return the concurrencies to predict: powers of two up to the limit.
 
     The limit does not depend on the rows that are requested.
+
+    - `waits`: Also users above max_num_seqs, who wait for a request to end.
     """
-    most = int(max(min(holding.held, places_of(asked, holding), most), 1))
+    most = int(max(min(holding.held, math.inf if waits else places_of(asked, holding), most), 1))
     powers = {1 << bit for bit in range(most.bit_length())}
     return tuple(sorted({*powers, most, 1}))
 
@@ -190,16 +192,16 @@ def safe_users(
     Notes
     -----
     Three limits, each at the quantile of its predictive distribution: the pool holds the whole request of every user
-    (``kv``); TPOT is within its bound (``tpot``; answers of one token have no such limit); no request waits for
-    max_num_seqs and TTFT is within its bound (``queue``). Times are interpolated between predicted concurrencies. The
-    quantiles are taken as fully correlated: a slow machine has the small pool too.
+    (``kv``); TPOT is within its bound (``tpot``; answers of one token have no such limit); TTFT is within its bound
+    and, unless that bound is stated, no request waits for max_num_seqs (``queue``). Times are interpolated between
+    predicted concurrencies. The quantiles are taken as fully correlated: a slow machine has the small pool too.
     """
     bounds = _bounds_of(asked, found, bounds)
     mean, limits = _limits_of(asked, holding, found, bounds, probability)
     bad = limits[probability]
     words = _limit_words(bad, bounds, probability, asked.user_tokens, most=max(found))
     places = places_of(asked, holding)
-    if bad["queue"] >= places:
+    if bad["queue"] >= places and not _waits(found, bounds):
         words["queue"] = f"max_num_seqs lets {counted_unit(places, 'requests')} run at once"
     users = _numbers(limits)
     return Safe(
@@ -214,7 +216,7 @@ def safe_users(
         at=tuple(users.items()),
         curve=tuple(
             (number, min(_chances(asked, holding, found, bounds, number).values()))
-            for number in sorted({*found, *_beyond(asked, holding, max(found))})
+            for number in sorted({*found, *_beyond(asked, holding, found, bounds)})
         ),
     )
 
@@ -226,6 +228,11 @@ def _bounds_of(
     if bounds is not None:
         return bounds
     return usual_bounds(found[min(found)], asked.slo_limits)
+
+
+def _waits(found: Mapping[int, Prediction], bounds: Mapping[str, float]) -> bool:
+    """Return True if users may wait for max_num_seqs, as long as a stated TTFT allows."""
+    return "ttft" in bounds and bounds != usual_bounds(found[min(found)])
 
 
 def _limits_of(
@@ -249,13 +256,15 @@ def _numbers(limits: Mapping[Ratio, Mapping[str, int]]) -> dict[Ratio, int]:
     return {share: max(min(one.values()), 0) for share, one in limits.items()}
 
 
-def _beyond(asked: Asked, holding: Holding, most: int) -> set[int]:
+def _beyond(asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float]) -> set[int]:
     """Return concurrencies above the predicted ones that end a curve.
 
     One more; the upper bound of the pool, and a number that none holds; and the first above the places of the engine.
     """
-    spread = holding.held - holding.held_low
-    ends = (most + 1, holding.held + spread + 1, holding.held + 5.0 * spread + 1, places_of(asked, holding) + 1)
+    spread, most = holding.held - holding.held_low, max(found)
+    ends = [most + 1, holding.held + spread + 1, holding.held + 5.0 * spread + 1]
+    if not _waits(found, bounds):
+        ends.append(places_of(asked, holding) + 1)
     return {math.ceil(one) for one in ends if most < one < math.inf}
 
 
@@ -279,7 +288,7 @@ def _limits_at(
     share: Ratio, asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float]
 ) -> dict[str, int]:
     """Return the limits on users at a quantile of the distribution."""
-    seats = places_of(asked, holding)
+    seats = max(found) if _waits(found, bounds) else places_of(asked, holding)
     limits = {"kv": int(_held_at(holding, share)), "queue": seats}
     for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
         times = {number: found[number].figures.get(metric) for number in sorted(found)}
@@ -478,6 +487,8 @@ def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
 
 #: highest concurrency that is predicted if none below is a limit [-]
 _MOST = 4096
+#: probability below which larger loads are not predicted [-]
+_RARE = 1e-3
 #: times that the numbers found are predicted themselves [-]
 _REFINED = 6
 
@@ -521,12 +532,16 @@ def _counted(
     known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
 
     limits = _bounds_of(asked, known, bounds)
+    waits = _waits(known, limits)
 
     def numbers(known: Mapping[int, Prediction]) -> set[int]:
         return set(_numbers(_limits_of(asked, holding, known, limits, probability)[1]).values())
 
     at = numbers(known)
-    if max(at) == max(known) and len(wider := grid_of(asked, holding, _MOST)) > len(known):
+    wider = grid_of(asked, holding, math.inf if waits else _MOST, waits=waits)
+    last = max(known)
+    goes_on = waits and min(_chances(asked, holding, known, limits, last).values()) > _RARE
+    if last < max(wider) and (last == max(at) or goes_on):
         more = tuple(one for one in wider if one not in known)
         known = _no_sooner({**known, **predictions_of(asked, holding, more, settled=True)})
         at = numbers(known)
@@ -614,8 +629,8 @@ class Counted:
     Notes
     -----
     The sums are those of a simulation in its steady state, in which several servers have equal shares of the users
-    (`glmplan.simulation.load_trial.try_load`). Where users wait for the KV pool or for max_num_seqs, the loads of an
-    SLO are simulated.
+    (`glmplan.simulation.load_trial.try_load`). Where users wait for the KV pool, or for max_num_seqs without a limit on
+    TTFT, the loads of an SLO are simulated.
     """
 
     asked: Asked
@@ -636,8 +651,14 @@ class Counted:
         """True if the number is the answer, and no simulation is needed."""
         return self.usual or (self.safe.limit != "kv" and not self._by_places)
 
+    def covers(self, users: int) -> bool:
+        """Return True if `kept` is the answer for so many users: those who wait for a place are simulated."""
+        return self.usual or self.kept(users).broken not in (_NAMES["kv"], _NAMES["queue"])
+
     @property
     def _by_places(self) -> bool:
+        if _waits(self.known, self.bounds):
+            return False
         queue = next(limit.users for limit in self.safe.limits if limit.name == "queue")
         return self.safe.limit == "queue" and queue >= places_of(self.asked, self.holding)
 
@@ -726,7 +747,7 @@ def _chances(
     """
     chances = {
         _NAMES["kv"]: _pool_holds(holding, users),
-        _NAMES["queue"]: float(users <= places_of(asked, holding)),
+        _NAMES["queue"]: float(_waits(known, bounds) or users <= places_of(asked, holding)),
     }
     chances |= {metric: _in_time(known, metric, users, bound) for metric, bound in bounds.items()}
     for metric, bound in mean_bounds(known[min(known)], bounds).items():

@@ -13,7 +13,7 @@ from glmplan.planner.ask import Deployed, deployment, predict, step_time
 from glmplan.planner.moved_experts import moved_words
 from glmplan.planner.plan import Safe
 from glmplan.planner.ranking import load_of, prompts_timed
-from glmplan.planner.users import safe_number
+from glmplan.planner.slo_layouts import safe_under_limits
 from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.effects import COLUMNS, keys_of, load_effects
 from glmplan.prediction.evidence import slopes_of
@@ -129,7 +129,7 @@ def side_of(planned: Deployed, users: int, money: Money, options: str = "") -> S
     ways = ways_of(asked.machine, money, limit=asked.power_limit)
     watts, _ = watts_of(asked.machine, money, asked.power_limit)
     with site_calibration(asked.calibration):
-        safe = None if asked.prefill else safe_number(asked, planned.holding, probability=asked.probability)[0]
+        safe = None if asked.prefill else safe_under_limits(asked, planned.holding)[0]
     priced = ways[0].usd is not None
     return Side(
         planned, users, prediction, parts, ways[0].usd, ways[0].paid if priced else "",

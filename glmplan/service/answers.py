@@ -20,7 +20,7 @@ from glmplan.catalog.schema.host import Host, PcieLink
 from glmplan.costs.network.topology import Placement, place, plan_loads
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.planner.ask import Deployed, predict
-from glmplan.planner.users import safe_number
+from glmplan.planner.slo_layouts import safe_under_limits
 from glmplan.prediction.step_models import site_calibration
 from glmplan.present.host_drawing import network_lines
 from glmplan.purchase.cost import HOURS, break_even_month, break_even_tokens, per_million
@@ -426,7 +426,7 @@ def _most_rate(planned: Deployed) -> TokensPerSecond:
     asked, users = planned.asked, int(planned.holding.held)
     if not asked.prefill:
         with site_calibration(asked.calibration):
-            safe, _ = safe_number(asked, planned.holding, probability=asked.probability)
+            safe, _ = safe_under_limits(asked, planned.holding)
         users = safe.users
     return predict(planned, users=min(users, MOST_USERS)).figures["output_rate"].value if users else 0.0
 

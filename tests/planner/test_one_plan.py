@@ -17,11 +17,12 @@ from glmplan.planner import fit_answer
 from glmplan.planner.ask import Deployed
 from glmplan.planner.question import read_words, usual_users
 from glmplan.planner.ranking import Speed, _is_near, deployment_of, predicted, typical_users
-from glmplan.planner.service import serving_inputs
-from glmplan.planner.traffic_search import asked_under, mean_request, traffic_of
+from glmplan.planner.service import kept_of, loads_at, serving_inputs
+from glmplan.planner.traffic_search import asked_under, described_under, mean_request, traffic_of
 from glmplan.planner.users import predictions_of, safe_number, solve, usual_promise
 from glmplan.request.plan import PlanRequest
-from glmplan.simulation.traffic.spec import parse_traffic
+from glmplan.simulation.traffic.slo import parse_slo
+from glmplan.simulation.traffic.spec import Traffic, parse_traffic
 
 #: questions that are drawn, and of how many of them the safe number is computed too [-]
 QUESTIONS, SAFE = 100, 20
@@ -128,6 +129,29 @@ def test_fit_safe_and_size_say_the_same_number_of_safe_users(questions):
             assert len(seen) > 1 and 0 < limits < SAFE
             return
     pytest.fail("too few questions have a safe number")
+
+
+@pytest.mark.parametrize(
+    ("words", "users", "over"),
+    [
+        # above the 1,024 requests that run, users wait within the stated TTFT
+        (PlanRequest("gemma-3-27b", "4xh200-sxm", weights="bf16", engine="vllm", input=256, output=256), 1200, 1024),
+        # the pool holds 94 to 98 requests
+        (PlanRequest("llama-3.1-70b", "2xh100-sxm", weights="fp8", engine="vllm", input=4096, output=512), 103, 98),
+    ],
+    ids=["max_num_seqs", "KV pool"],
+)
+def test_fit_and_safe_let_users_wait_within_stated_limits(words, users, over):
+    """`fit` ended at the requests that run: 1,200 users were "unlikely" that `safe` gave more than 50 %."""
+    limits = {"ttft_limit": "20 s", "tpot_limit": "150 ms"}
+    answer = fit_answer(words.but(users=str(users), **limits))
+    slo = "ttft mean < 20 s, tpot mean < 150 ms"
+    described, [traffic] = described_under(words, [Traffic(kind="closed", users=1)], usual=True, slo=slo)
+    found = loads_at(described, traffic, parse_slo(slo))
+    assert dict(answer.safe.at) == {share: int(load) for share, load in found.at}
+    assert answer.safe.limit != "kv" and answer.safe.at[-1][1] > over
+    kept = kept_of(described, traffic.at_load(users), parse_slo(slo)).probability
+    assert answer.safe.chance_of(users) == pytest.approx(kept, abs=0.02) and kept > 0.5
 
 
 def test_a_stricter_promise_allows_no_more_users():
