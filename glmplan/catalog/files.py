@@ -39,7 +39,6 @@ __all__ = [
     "fits_in",
     "open_file",
     "parse_json",
-    "part_bytes",
     "part_pieces",
     "plain_name",
     "put_part",
@@ -582,11 +581,6 @@ def part_pieces(archive: zipfile.ZipFile, name: str, *, most: ByteCount = MOST_O
             if read > most:
                 raise SpecError(f"unpacks to more than {most >> 20} MiB", field=name, file=archive.filename)
             yield piece
-
-
-def part_bytes(archive: zipfile.ZipFile, name: str, *, most: ByteCount = 256 * 2**20) -> bytes:
-    """Return a member of an archive."""
-    return b"".join(part_pieces(archive, name, most=most))
 
 
 def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[bytes]) -> None:

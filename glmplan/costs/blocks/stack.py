@@ -27,7 +27,6 @@ __all__ = [
     "ParameterCount",
     "Segment",
     "activation_bytes",
-    "cache_bytes_per_token",
     "cache_layout",
     "checkpoint_bytes",
     "computed_again",
@@ -362,25 +361,6 @@ def cache_layout(engine: str) -> CacheLayout:
     if result is None:
         raise UnknownFact(f"{engine}: no source says how it lays out its cache")
     return result
-
-
-def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> Bytes:
-    """Return the bytes of a token in one layer's cache, with index keys.
-
-    All heads; 0 for layers without attention or with a shared cache. Windows count as not yet full.
-
-    Examples
-    --------
-    A layer of GLM-5.1 in FP8 on vLLM: 656 B of latent and 132 B of index key.
-
-    >>> from glmplan.catalog.schema.model import Indexer, LatentAttention
-    >>> indexer = Indexer(heads=32, head_dim=128, topk=2048)
-    >>> mla = LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256, indexer=indexer)
-    >>> cache_bytes_per_token(LayerKind(mixer=mla), "fp8", cache_layout("vllm"))
-    788.0
-    """
-    held = mixer_of(kind).cache(kv, layout)
-    return held.per_token + held.in_window
 
 
 def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:

@@ -95,7 +95,7 @@ def expert_work(
     """Return the work of one rank's routed experts.
 
     Permute, gate and up, activation, down, un-permute. `slots`: pairs whose rows pass through memory: the rank's own,
-    or `tokens · top_k` in kernels that carry the pairs of other ranks along (`KernelFit.carries_all`). `touched`:
+    or `tokens · top_k` in kernels that carry the pairs of other ranks along (`carries_all`). `touched`:
     different experts of this rank that have a token; `rows` of the result is tokens for each of them. `matrices`: 3
     with a gate, 2 without.
 

@@ -30,7 +30,6 @@ __all__ = [
     "Mixture",
     "checkpoint_for",
     "files_of_namesake",
-    "mixture_names",
     "mixtures_of",
     "of_repository",
     "of_size",
@@ -97,17 +96,6 @@ def _mixtures() -> dict[str, tuple[Mixture, ...]]:
         usual = spread["mixture_of_few_bits" if float(entry["bits"]) < _FEW_BITS else "mixture"]
         result.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
     return {name: tuple(rows) for name, rows in result.items()}
-
-
-def mixture_names() -> tuple[str, ...]:
-    """Return the mixtures with known published files, sorted.
-
-    Examples
-    --------
-    >>> "q4_k_m" in mixture_names()
-    True
-    """
-    return tuple(sorted(_mixtures()))
 
 
 def mixtures_of(model: ModelSpec, name: str) -> tuple[Mixture, ...]:

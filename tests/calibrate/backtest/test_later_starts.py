@@ -6,8 +6,8 @@ import csv
 from statistics import median
 
 import pytest
+from start_up_errors import score_starts
 
-from glmplan.calibrate.backtest.memory import score_starts
 from glmplan.calibrate.later_starts import is_held_out_setting, later_starts, setting_of
 from glmplan.calibrate.memory import rare_starts
 from glmplan.catalog.files import data_folder

@@ -82,15 +82,6 @@ def bandwidth_bound(deployment: Deployment, *, requests: Ratio, context: Tokens)
     -----
     Every weight and cache byte of a step is read once. Every draft token is accepted. Collectives, launches and copies
     cost nothing.
-
-    Examples
-    --------
-    >>> from glmplan.prediction.from_row import question_of
-    >>> from glmplan.io.runs.table import run_from_row
-    >>> row = {"id": "a", "model": "glm-5.1", "weights": "nvfp4", "accelerator": "rtx-pro-6000-ws",
-    ...        "accelerator_count": "6", "tp": "2", "pp": "3", "engine": "vllm"}
-    >>> round(bandwidth_bound(question_of(run_from_row(row)).deployment, requests=1.0, context=0.0), -1)
-    220.0
     """
     one, tokens = np.ones(1), 1.0 + deployment.draft_tokens
     points = StepPoints(one * requests, one * context, one * 0.0, one * 0.0)
@@ -108,15 +99,6 @@ def claim_verdict(
     """Return the verdict on a reported speed.
 
     Dangers come first, then the bound, then the prediction interval.
-
-    Examples
-    --------
-    >>> claim_verdict(400.0, None, 300.0, ())
-    'the claim is implausible: above the bound'
-    >>> claim_verdict(33.0, Figure(30.0, 25.0, 36.0), 200.0, ())
-    'agrees: inside the interval'
-    >>> claim_verdict(36.1, Figure(30.0, 25.0, 36.0), None, ())
-    'less than 1% above the interval'
     """
     if not is_safe(hazards):
         worst = ", ".join(hazard.id for hazard in hazards if hazard.severity == "danger")
@@ -243,11 +225,6 @@ def crashed_system() -> SeedSystem:
     """Return the deployment that froze its machine, with its hazards.
 
     Four cards streamed 160 GB of experts from host memory.
-
-    Examples
-    --------
-    >>> crashed_system().verdict
-    'this would be unsafe: display-starved'
     """
     folder = data_folder("calibration") / "measurements"
     base = next(run for run in read_runs(folder / "field-reports-glm.csv") if run.id == "fr-001-sglpeak")

@@ -103,11 +103,6 @@ class StartScores:
         """Return the summary of one quantity, one vote per source or per setting.
 
         `caches`: only models with these caches, see `cache_of_model`; empty: all.
-
-        Examples
-        --------
-        >>> score_starts().score("weights").sources > 5
-        True
         """
         wanted, of_cache = set(kinds), set(caches)
         chosen: dict[str, list[LoggedError]] = {}
@@ -155,14 +150,7 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
 
 
 def cache_of_model(model: ModelSpec) -> str:
-    """Return the cache of a model: plain, windowed, hybrid or compressed.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> [cache_of_model(load_model(name)) for name in ("kimi-k2.5", "gpt-oss-20b", "qwen3.5-9b", "deepseek-v4-flash")]
-    ['plain', 'windowed', 'hybrid', 'compressed']
-    """
+    """Return the cache of a model: plain, windowed, hybrid or compressed."""
     mixers = [mixer_of(model.layers[name]) for name, _ in model.runs]
     if any(mixer.name == "compressed" for mixer in mixers):
         return "compressed"
@@ -175,12 +163,6 @@ def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool 
     """Return the predicted memory of logged starts with the logged values.
 
     With `left_out` each log is predicted by terms fitted without its source.
-
-    Examples
-    --------
-    >>> found = score_starts()
-    >>> {one.quantity for one in found.errors} >= {"weights", "pool", "tokens", "graphs"}
-    True
     """
     errors: list[LoggedError] = []
     left: dict[str, str] = {}
