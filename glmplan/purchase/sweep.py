@@ -132,9 +132,9 @@ def rows_of(column: Any, rows: np.ndarray | None = None) -> Any:
 
 
 def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield columns as CSV in chunks of rows, byte for byte as pandas writes them.
+    """Yield columns as CSV in chunks of rows.
 
-    Numbers have six significant digits.
+    Byte for byte as pandas writes them; numbers have six significant digits.
 
     Examples
     --------

@@ -78,25 +78,17 @@ def _variants(service: Service, traffic: Traffic, factors: Sequence[float], room
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The service that has to meet an SLO: so many of 100 are quicker.
+    """The service that has to meet an SLO: so many of 100 are quicker."""
 
-    Parameters
-    ----------
-    probability : float
-        Share of the services that are at least as quick, [-]
-    step, wait : float, optional
-        Its step time and its TTFT relative to the prediction; by default between those of the drawn services, [-]
-    room : float, optional
-        Its KV pool relative to the prediction; by default between those of the drawn services, [-]
-    by_users : callable, optional
-        Step time and TTFT of a share of the services relative to the prediction, at a number of users; by default the
-        same at every load.
-    """
-
-    probability: Ratio = 0.95
+    probability: Ratio = 0.95  # share of the services that are at least as quick, [-]
+    #: `step`, `wait`: its step time and its TTFT relative to the prediction; by default between those of the drawn
+    #: services, [-]
     step: Ratio | None = None
     wait: Ratio | None = None
+    #: its KV pool relative to the prediction; by default between those of the drawn services, [-]
     room: Ratio | None = None
+    #: step time and TTFT of a share of the services relative to the prediction, at a number of users; by default the
+    #: same at every load
     by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = None
 
 
@@ -404,18 +396,11 @@ _SHARES = ("goodput_share", "utilisation", "kv_occupancy_mean", "kv_occupancy_ma
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """The 90 % intervals of a service, relative to its prediction.
+    """The 90 % intervals of a service, relative to its prediction."""
 
-    Parameters
-    ----------
-    step, pool : tuple of float
-        Of the step time and the KV pool, [-]
-    first : tuple of float, optional
-        Of the time to the first token, that of the step time by default, [-]
-    """
-
+    #: `step`, `pool`: of the step time and the KV pool, [-]
     step: tuple[float, float] = (1.0, 1.0)
-    first: tuple[float, float] | None = None
+    first: tuple[float, float] | None = None  # of the time to the first token, that of the step time by default, [-]
     pool: tuple[float, float] = (1.0, 1.0)
 
     def quantile(self, service: Service, traffic: Traffic, share: Ratio) -> Service:

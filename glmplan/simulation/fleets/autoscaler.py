@@ -14,10 +14,7 @@ __all__ = ["Scaling"]
 class Scaling:
     """The autoscaler of one group, called once in each interval.
 
-    Parameters
-    ----------
-    rules : Autoscaler
-        Metric, target, limits and windows.
+    - `rules`: Metric, target, limits and windows.
 
     Examples
     --------

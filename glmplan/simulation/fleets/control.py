@@ -20,61 +20,35 @@ __all__ = ["Change", "FleetControl", "GroupHistory"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that happened to a group.
+    """Something that happened to a group."""
 
-    Parameters
-    ----------
-    at : float
-        When, [s]
-    group : str
-        Its name.
-    what : str
-        `start`, `ready`, `drain`, `stop`, `crash`, `preempted`, `slow` or `normal`.
-    ready, starting : int
-        Replicas that serve and that start, after it, [-]
-    """
-
-    at: float
-    group: str
-    what: str
+    at: float  # when, [s]
+    group: str  # its name
+    what: str  # `start`, `ready`, `drain`, `stop`, `crash`, `preempted`, `slow` or `normal`
+    #: `ready`, `starting`: replicas that serve and that start, after it, [-]
     ready: int
     starting: int
 
 
 @dataclass(slots=True)
 class GroupHistory:
-    """Counts of one group over a run.
+    """Counts of one group over a run."""
 
-    Parameters
-    ----------
-    replica_seconds : float
-        Time of all replicas from the start of their machine to its end, [s]
-    starts, deaths : int
-        Cold starts and replicas that died, [-]
-    peak : int
-        Most replicas that were paid for at one time, [-]
-    """
-
-    replica_seconds: float = 0.0
+    replica_seconds: float = 0.0  # time of all replicas from the start of their machine to its end, [s]
+    #: `starts`, `deaths`: cold starts and replicas that died, [-]
     starts: int = 0
     deaths: int = 0
-    peak: int = 0
+    peak: int = 0  # most replicas that were paid for at one time, [-]
     paid_since: dict[int, float] = field(default_factory=dict)
 
 
 class FleetControl:
     """The events of a run that are no requests.
 
-    Parameters
-    ----------
-    spec : FleetSpec
-        Groups with their cold starts and autoscalers, faults, retries.
-    fleet : Fleet
-        The replicas; its `control` is set.
-    generator : numpy Generator
-        Draws failures of kind `mtbf`.
-    until : float
-        End of the arrivals, after which nothing fails any more, [s]
+    - `spec`: Groups with their cold starts and autoscalers, faults, retries.
+    - `fleet`: The replicas; its `control` is set.
+    - `generator`: Draws failures of kind `mtbf`.
+    - `until`: End of the arrivals, after which nothing fails any more, [s]
 
     Notes
     -----
