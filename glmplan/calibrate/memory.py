@@ -602,12 +602,10 @@ def _on_rocm(part: Accelerator) -> bool:
     return (part.compute_capability or "").startswith("gfx")
 
 
-def fit_starts(
-    rows: list[MemoryObservation], starts: Iterable[LoggedStart] | None = None
-) -> tuple[MemoryFit, dict[str, list[str]]]:
+def fit_starts(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list[str]]]:
     """Return the fit of all memory terms, and rows and logs of each."""
     base, used = fit_memory(rows)
-    logs = start_up_logs() if starts is None else list(starts)
+    logs = start_up_logs()
     loaded, loads = loaded_shares(logs)
     used |= {f"loaded.{engine}": ids for engine, ids in loads.items()}
     fitted, votes = launch_terms(logs, [row for row in rows if row.used], replace(base, loaded=loaded))

@@ -286,7 +286,7 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
         raise SpecError(f"line {rows.line_num} is not a line of a CSV: {error}", file=path) from None
 
 
-def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[str, str]]:
+def read_rows(path: str | Path) -> list[dict[str, str]]:
     """Return the non-empty rows of a CSV by the names of its header.
 
     Missing cells are empty.
@@ -299,7 +299,7 @@ def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[
     >>> read_rows(file)
     [{'a': '1', 'b': '2'}]
     """
-    header, *lines = read_table(path, most=most) or [[]]
+    header, *lines = read_table(path, most=MOST_OF_RUNS) or [[]]
     for number, line in enumerate(lines, 2):
         if len(line) > len(header):
             raise SpecError(f"line {number} has {len(line)} cells below {len(header)} columns", file=path)

@@ -184,7 +184,7 @@ class Guard:
     - `limits`: Limits of the service.
     - `metrics`: Counters of requests.
     - `token`: Required token; empty on loopback, where the Host header is checked instead.
-    - `takes_posts`: returns True if a path accepts POST; the application answers the others (405)
+    - `takes_posts`: Returns True if a path accepts POST; the application answers the others (405).
     """
 
     def __init__(

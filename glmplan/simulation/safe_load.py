@@ -362,24 +362,25 @@ def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]
     return tuple(wait / factor for factor, wait in pairs)
 
 
-def load_curve(
-    service: Service, traffic: Traffic, loads: np.ndarray, *, requests: int = 1000, seed: int = 0
-) -> list[dict[str, float]]:
+#: requests at each load of a curve; at most four times as many where users are many [-]
+_CURVE = 1000
+
+
+def load_curve(service: Service, traffic: Traffic, loads: np.ndarray) -> list[dict[str, float]]:
     """Statistics against load.
 
     - `loads`: Users, [-], or rates, [1/s].
-    - `requests`: Requests at each load; at most four times as many where users are many.
     """
     rows = []
     for load in loads:
         at = traffic.at_load(float(load))
-        warm = at.users or requests // 10
+        warm = at.users or _CURVE // 10
         if warm > _DRAWN:
             continue  # a burst of so many users says nothing about a steady load, and takes long
-        count = warm + max(requests, min(4 * warm, 4 * requests))
+        count = warm + max(_CURVE, min(4 * warm, 4 * _CURVE))
         if at.kind in ("trace", "sessions"):
             warm, count = judged_requests(at)
-        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed)
+        outcome = simulate(service, at, requests=count, warmup=warm)
         rows.append({"load": float(load), **outcome.summary})
     return rows
 

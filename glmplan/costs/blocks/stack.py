@@ -236,7 +236,7 @@ class Segment:
         return sum(t.parameters * f.bytes for t, f in zip(self.tensors, self.formats, strict=True))
 
 
-def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a published checkpoint") -> Checkpoint:
+def uniform_checkpoint(format_name: str) -> Checkpoint:
     """Return a checkpoint with all matrices in one format.
 
     Ends, norms and routers are BF16.
@@ -248,7 +248,9 @@ def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a publ
     """
     weight_format(format_name)
     kept = {} if format_name == "bf16" else {name: "bf16" for name in _KEPT_WIDE}
-    return Checkpoint(name=format_name, default=format_name, formats=kept, source=source)
+    return Checkpoint(
+        name=format_name, default=format_name, formats=kept, source="asked for; not a published checkpoint"
+    )
 
 
 def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> WeightFormat:

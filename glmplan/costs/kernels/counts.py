@@ -228,9 +228,7 @@ def _alone(context: Array, splits: float) -> Array:
     return context / np.maximum(np.minimum(splits, context / _KEYS), 1.0) if np.isfinite(splits) else 0.0
 
 
-def latent_prefill_work(
-    batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0, key_dim: Ratio = 192.0, value_dim: Ratio = 128.0
-) -> KernelWork:
+def latent_prefill_work(batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0) -> KernelWork:
     """Return the work of MLA prefill with keys and values of each head.
 
     Examples
@@ -239,7 +237,7 @@ def latent_prefill_work(
     2686976000.0
     """
     return attention_prefill_work(
-        batch, tokens, prefix=prefix, heads=heads, kv_heads=heads, head_dim=key_dim, value_dim=value_dim
+        batch, tokens, prefix=prefix, heads=heads, kv_heads=heads, head_dim=192.0, value_dim=128.0
     )
 
 

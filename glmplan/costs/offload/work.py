@@ -291,10 +291,10 @@ def load_offload_fit() -> OffloadFit:
         raise SpecError("lacks this constant", file=path, field=str(error.args[0])) from None
 
 
-def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str = "avx512") -> HostSide:
+def host_side(host: Host, count: int, *, kernel: str = "avx512") -> HostSide:
     """Return the host side of a machine.
 
-    `cores` defaults to those of all sockets. A machine with one memory for CPU and accelerator has nothing to offload.
+    A machine with one memory for CPU and accelerator has nothing to offload.
 
     Examples
     --------
@@ -317,7 +317,7 @@ def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str =
     known = [socket.cores for socket in host.sockets]
     total = None if None in known else sum(number for number in known if number is not None)
     link = count * host_transfer_rate(host, count=count)
-    return HostSide(bandwidth, len(host.sockets), cores or total, link, kernel)
+    return HostSide(bandwidth, len(host.sockets), total, link, kernel)
 
 
 #: components of the step time, in the order of the columns of `offload_step_seconds`
