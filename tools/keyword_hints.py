@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pydantic import BaseModel
+
 from glmplan.request.derive import keywords_of
 from glmplan.request.keywords import SUBJECT
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 
 #: title of each TypedDict → its record, fields left out, docstring
-_RECORDS = {
+_RECORDS: dict[str, tuple[type[BaseModel], tuple[str, ...], str]] = {
     "Question": (PlanRequest, SUBJECT, "Options of a plan beside model and machine, as `glmplan fit --help`."),
     "Arrivals": (TrafficSpec, (), "Options of traffic beside its kind."),
 }

@@ -92,15 +92,6 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
     """Return the machines to try, cheapest first, and the unpriced ones.
 
     Unpriced machines are names. Machines without a price are tried only if the question names them; they come last.
-
-    Examples
-    --------
-    >>> from datetime import date
-    >>> from glmplan.purchase.money import money_of
-    >>> from glmplan.purchase.size_question import read_size
-    >>> asked = read_size("glm-5.1", "tpot p95 < 60 ms", users=20, only="rtx-pro-6000-ws")
-    >>> [one.machine.count for one in candidates(asked, money_of(today=date(2026, 11, 22)))[0]]
-    [1, 2, 3, 4, 5, 6, 7, 8]
     """
     priced, without = [], []
     for one in asked.own:

@@ -397,14 +397,6 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
 
     Returns: The rate, [1/s]; 0 if no request fits. For a day, the mean rate at which its busiest part is just
         finished.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
-    >>> round(capacity(service, Traffic(kind="poisson", rate=1, input=16, output=100)), 2)  # 4 requests in 100 steps
-    4.0
     """
     held = service.pool.tokens * service.settings.replicas / (traffic.input + traffic.output / 2)
     users = int(min(2 * max(min(places(service), held), 1), _MOST_USERS))
@@ -483,16 +475,6 @@ def try_load(
     Synthetic traffic is judged in its steady state: without the start-up burst of a closed loop, and without the first
     200 arrivals of a stream, or more where more of it is judged. Every request of a trace is judged. A day is judged in
     its busiest part, as if that lasted. Uniform users of several servers are judged on one of them (`one_server`).
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> from glmplan.simulation.traffic.slo import parse_slo
-    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
-    >>> traffic = Traffic(kind="closed", users=1, input=16, output=64)
-    >>> try_load(service, traffic, parse_slo("tpot p95 < 30 ms"), 100, 0).broken
-    'tpot p95 < 30 ms'
     """
     service, at = one_server(service, traffic.at_load(load).busiest)
     warm, count = judged_requests(at, settled)
@@ -528,15 +510,6 @@ def one_server(service: Service, traffic: Traffic) -> tuple[Service, Traffic]:
     Predictions count servers with equal shares of the users. In a simulation of all servers, requests of equal length
     keep in step or not by the remainder of users over servers: 53 users of two servers had a third of the mean TTFT of
     54, and 19 % more TPOT. No load is largest then. Requests of a measured run are never so equal.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(1000), EngineSettings(max_num_seqs=8, replicas=4))
-    >>> one, share = one_server(service, Traffic(kind="closed", users=9))
-    >>> one.settings.replicas, share.users
-    (1, 3)
     """
     settings, users = service.settings, traffic.users
     ranks = settings.lockstep

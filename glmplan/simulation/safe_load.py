@@ -448,17 +448,6 @@ def outcome_range(
     more than 4,000 requests are simulated at the outer two quantiles only, at full length, because a queue that grows
     depends on the length of the run. At a quantile whose pool holds no request none is answered: its latencies are
     infinite and its rates 0.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings())
-    >>> traffic = Traffic(kind="closed", users=4, input=16, output=64)
-    >>> summary = simulate(service, traffic, requests=40).summary
-    >>> ranges = outcome_range(service, traffic, summary, Uncertainty(step=(0.9, 1.1)), RunSize(40))
-    >>> [round(end, 2) for end in ranges["tpot_mean_ms"]]
-    [9.0, 11.0]
     """
     few = size.requests <= _ENOUGH
     count = size.requests if few else min(size.requests, max(_MOST // 2, 2 * (traffic.users or 1)))

@@ -256,16 +256,6 @@ def pieces(
     - `service`: The service, as the traffic finds it (`Service.under`).
     - `rejected`: Takes why requests cannot be served, and how many; those whose clients left under `LEFT`.
     - Yields: Requests that finished since the last piece, also before an interrupt is passed on.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(100_000), EngineSettings())
-    >>> traffic = Traffic(kind="closed", users=1, input=100, output=11)
-    >>> served = pieces(service, traffic, 5, np.random.default_rng(0), {})
-    >>> [len(one.records["number"]) for one in served]
-    [5]
     """
     # the engines are imported where something is simulated: a plan needs none
     from glmplan.simulation.engine.cluster import Cluster

@@ -276,7 +276,7 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
 
 
 def _holds(one: Any, version: str | None) -> bool:
-    """Return True if an entry (`since`, `until`) holds in a version; None means the newest."""
+    """Return True if an entry holds in a version; None means the newest."""
     from glmplan.catalog.schema.engine import version_key
 
     if version is None:

@@ -539,15 +539,6 @@ def computed_again(
     References
     ----------
     .. [1] vllm-project/vllm, vllm/v1/core/single_type_kv_cache_manager.py, `find_longest_cache_hit` (`use_eagle`).
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> qwen = load_model("qwen3.5-397b-a17b")
-    >>> computed_again(qwen, engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
-    2074.0
-    >>> computed_again(load_model("llama-3.1-8b"), engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
-    64.0
     """
     united = engine in engine_names() and cache_layout(engine).united_pages
     block = hybrid_block(model, tp=tp, kv_bytes=kv_bytes, draft_tokens=draft_tokens) if united else 0

@@ -320,14 +320,6 @@ def flow_rates(
     References
     ----------
     .. [1] D. Bertsekas, R. Gallager, "Data Networks", 2nd ed., section 6.5.2.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.hosts import load_host
-    >>> host = load_host("wrx90-2-switches-8")
-    >>> alone, shared = flow_rates(host, [(0, 4)])[0], flow_rates(host, [(0, 4), (1, 5)])[0]
-    >>> round(float(alone / shared), 2)
-    2.0
     """
     shares = _shares(fits or load_link_fits())
     through = _staged_route if host.conditions.p2p == "missing" else route

@@ -407,19 +407,6 @@ def offload_step_seconds(
     References
     ----------
     .. [1] H. Chen et al., "KTransformers", SOSP 2025, doi 10.1145/3731569.3764843.
-
-    Examples
-    --------
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> from glmplan.costs.points import StepPoints
-    >>> users, none = np.array([1.0, 4.0]), np.zeros(2)
-    >>> work = offload_work(load_model("deepseek-v3"), uniform_checkpoint("int4"), Placement(1.0),
-    ...                     StepPoints(users, none + 1000.0, none, none))
-    >>> step = offload_step_seconds(work, HostSide(614.4e9, 2, 64), load_accelerator("rtx-4090"), count=1).sum(axis=1)
-    >>> bool(step[1] > step[0])
-    True
     """
     fit = fit or load_offload_fit()
     own = accelerator_seconds(work, part, count=count, mode=mode, fit=fit)

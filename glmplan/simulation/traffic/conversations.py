@@ -96,14 +96,6 @@ def conversation_form(path: str | Path) -> str:
     """Which form of conversations a file has.
 
     Returns: Its form by the names in its first entry; empty if it holds no conversations.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "t.jsonl"
-    >>> _ = file.write_text('{"session_id": "a", "turns": [{"text": "Hello"}]}')
-    >>> conversation_form(file)
-    'AIPerf multi-turn'
     """
     file = Path(path)
     if file.suffix not in (".json", ".jsonl"):
