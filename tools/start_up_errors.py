@@ -1,7 +1,7 @@
 """Errors of predicted start-up memory, by log and by source or setting.
 
 `start-up-logs.csv` is what the memory terms are fitted to, and its logs vote by source. `start-up-logs-later.csv` was
-collected later and votes by setting (`glmplan.calibrate.later_starts`): only ROCm, of which the first table has no
+collected later and votes by setting (`glmplan.calibrate.memory`): only ROCm, of which the first table has no
 launch on several accelerators, is fitted to it.
 """
 
@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from glmplan.calibrate.later_starts import is_held_out_setting, later_starts, setting_of
-from glmplan.calibrate.memory import left_out_sources, observations
+from glmplan.calibrate.memory import is_held_out_setting, later_starts, left_out_sources, observations, setting_of
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import own_images
 from glmplan.catalog.schema.accelerator import Accelerator

@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from glmplan.catalog.engines.defaults import engine_defaults
-from glmplan.catalog.engines.front_ends import front_end
 from glmplan.catalog.engines.kernels import attention_assumed
-from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
+from glmplan.catalog.engines.limitations import called_engine, engine_names, front_end, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator

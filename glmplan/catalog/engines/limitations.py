@@ -6,14 +6,17 @@ report) decides. Nothing is guessed from the name of a build; switches and patch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from glmplan.catalog import rule_provenance as in_view
 from glmplan.catalog.entries.accelerators import load_accelerator
-from glmplan.catalog.files import data_folder, plain_name, read_toml
+from glmplan.catalog.files import data_folder, plain_name, read_entries, read_toml
 from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.units import GIB, Bytes, TokenCount
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Conditions, Engine, Wall, When
@@ -22,11 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPTIONS",
+    "FrontEnd",
     "another_program",
     "called_engine",
     "conditions_of",
     "engine_names",
     "engines_on",
+    "front_end",
     "host_options",
     "judge",
     "kernels_of_others",
@@ -117,17 +122,13 @@ def called_engine(text: str) -> str | None:
     >>> [called_engine(one) for one in ("vLLM", "TensorRT-LLM", "TRT-LLM", "llama-cpp", "tgi")]
     ['vllm', 'trtllm', 'trtllm', 'llama.cpp', None]
     """
-
-    def bare(word: str) -> str:
-        return "".join(mark for mark in word.lower() if mark not in " .-_")
-
-    said = bare(text)
+    said = _bare(text)
     for name in engine_names():
-        if bare(name) == said:
+        if _bare(name) == said:
             return name
     for name in engine_names():
         engine = load_engine(name)
-        if said in map(bare, (engine.full_name, *engine.called)):
+        if said in map(_bare, (engine.full_name, *engine.called)):
             return name
     return None
 
@@ -419,3 +420,60 @@ def conditions_of(
     known |= {field: value for field, value in said.items() if value is not None}
     group = known.get("tp") or host.accelerators_per_node
     return Conditions(engine=engine, options=options | host_options(host, group), **known)
+
+
+# Programs that run another engine with defaults of their own, by name.
+# Ollama and LM Studio run llama.cpp. Engines without facts are known by name, so that their refusal says what to do.
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """One program known by the name of an engine."""
+
+    name: str
+    source: str
+    engine: str | None = None  # engine that it runs; None: an engine without facts
+    nearest: str | None = None  # known engine that is most like it
+    context_below: tuple[tuple[float, TokenCount], ...] = ()  # memory of all accelerators [GiB] and context below it
+    context_above: TokenCount | None = None
+    parallel: int | None = None  # requests that run at once
+    kv: str | None = None
+    settings: str = ""  # where a user changes the defaults
+
+    def context(self, memory: Bytes) -> TokenCount | None:
+        """Return the default context for the memory of all accelerators.
+
+        Examples
+        --------
+        >>> [front_end("ollama").context(gib * GIB) for gib in (16, 24, 47)]
+        [4096, 32768, 262144]
+        """
+        return next((tokens for limit, tokens in self.context_below if memory < limit * GIB), self.context_above)
+
+
+def _bare(word: str) -> str:
+    return "".join(mark for mark in word.lower() if mark not in " .-_")
+
+
+@cache
+def _by_name() -> dict[str, FrontEnd]:
+    fields = {"name", "called", "engine", "nearest", "context_below", "context_above", "parallel", "kv", "settings"}
+    result: dict[str, FrontEnd] = {}
+    for entry in read_entries(data_folder("hardware_db") / "front_ends.toml", "front_ends", fields):
+        plain: dict[str, Any] = {key: value for key, value in entry.items() if key not in ("called", "in_view")}
+        below: Sequence[Sequence[float]] = plain.pop("context_below", ())
+        limits = tuple((float(limit), int(tokens)) for limit, tokens in below)
+        made = FrontEnd(**plain, context_below=limits)
+        result |= {_bare(word): made for word in (made.name, *entry.get("called", ()))}
+    return result
+
+
+def front_end(text: str) -> FrontEnd | None:
+    """Return the program of a name in any spelling, or None.
+
+    Examples
+    --------
+    >>> front_end("LM-Studio").engine, front_end("vllm")
+    ('llama.cpp', None)
+    """
+    return _by_name().get(_bare(text))
