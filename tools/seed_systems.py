@@ -11,9 +11,10 @@ import numpy as np
 
 from glmplan.catalog.entries.hosts import load_machine
 from glmplan.catalog.files import data_folder
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.network.links import host_transfer_rate, links_of_layout
 from glmplan.costs.offload.steps import HostedSteps, Offload
-from glmplan.costs.offload.work import HostSide, Placement, offload_work, share_of_bytes
+from glmplan.costs.offload.work import HostSide, Placement, offload_work
 from glmplan.costs.points import StepPoints
 from glmplan.errors import GlmplanError, UnknownFact
 from glmplan.io.runs.ledger import host_of_row
@@ -27,9 +28,17 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Figure, predict
 from glmplan.prediction.step_models import step_model_of
 from glmplan.prediction.table import RowPrediction, predict_runs
-from glmplan.units import Ratio, Tokens, TokensPerSecond
+from glmplan.units import Bytes, Ratio, Tokens, TokensPerSecond
 
-__all__ = ["SeedSystem", "bandwidth_bound", "claim_verdict", "crashed_system", "seed_systems", "seed_systems_page"]
+__all__ = [
+    "SeedSystem",
+    "bandwidth_bound",
+    "claim_verdict",
+    "crashed_system",
+    "seed_systems",
+    "seed_systems_page",
+    "share_of_bytes",
+]
 
 _LEDGER = "calibration/measurements/field-reports-glm.csv"
 #: the deployment that crashed (note of row fr-001-sglpeak): four of the six cards, 160 GB of experts in host memory
@@ -219,6 +228,16 @@ def _cloud(run: Run) -> str:
         f"{cards * one:.0f} tok/s for one user without drafting; {speed:.0f} tok/s would take "
         f"{speed / (cards * one):.0%} of that, so it needs more cards or a draft model that is mostly right"
     )
+
+
+def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
+    """Return the share of routed experts that `host_bytes` are.
+
+    1 where all experts are less.
+    """
+    one = np.ones(1)
+    every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
+    return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)
 
 
 def crashed_system() -> SeedSystem:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.tables import frame_of_columns, table_text
 from glmplan.present.tables import markdown_rows
-from glmplan.purchase.evidence import EVIDENCE_LABELS
+from glmplan.present.text import EVIDENCE_LABELS
 from glmplan.purchase.frontier import OBJECTIVE_LABELS
 from glmplan.purchase.hybrid import SCALES, Mix, Portfolio, one_more, owns_at
 from glmplan.purchase.inventory import SOLVER, Assignment, Inventory, Pair, pair_rows

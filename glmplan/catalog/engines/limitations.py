@@ -6,7 +6,7 @@ report) decides. Nothing is guessed from the name of a build; switches and patch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -238,11 +238,15 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
     >>> another_program("vllm", vendor="google", kind="npu") is None
     True
     """
+    return next((wall for wall in _standing_on(engine, vendor, kind) if wall.another_program), None)
+
+
+def _standing_on(engine: str, vendor: str, kind: str) -> Iterator[Wall]:
+    """Yield the limitations of an engine that apply on a kind of accelerator."""
     from glmplan.catalog.schema.engine import Conditions
 
     given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
-    walls = load_engine(engine).walls
-    return next((wall for wall in walls if wall.another_program and judge(wall, given) == "stands"), None)
+    return (wall for wall in load_engine(engine).walls if judge(wall, given) == "stands")
 
 
 def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
@@ -253,14 +257,9 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
     >>> engines_on(vendor="amd", kind="gpu")
     ('exllamav3', 'ktransformers', 'llama.cpp', 'sglang', 'vllm')
     """
-    from glmplan.catalog.schema.engine import Conditions
-
-    def exists(engine: str) -> bool:
-        given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
-        walls = load_engine(engine).walls
-        return not any(wall.severity == "error" and judge(wall, given) == "stands" for wall in walls)
-
-    return tuple(name for name in engine_names() if exists(name))
+    return tuple(
+        name for name in engine_names() if all(one.severity != "error" for one in _standing_on(name, vendor, kind))
+    )
 
 
 def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
@@ -275,11 +274,7 @@ def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
     >>> kernels_of_others("vllm", vendor="nvidia", kind="gpu") is None
     True
     """
-    from glmplan.catalog.schema.engine import Conditions
-
-    given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
-    walls = load_engine(engine).walls
-    return next((wall for wall in walls if wall.kernels_of and judge(wall, given) == "stands"), None)
+    return next((wall for wall in _standing_on(engine, vendor, kind) if wall.kernels_of), None)
 
 
 def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:

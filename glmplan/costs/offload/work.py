@@ -23,7 +23,6 @@ from glmplan.costs.blocks.stack import EXPERTS, moved_class, segments, tensor_fo
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.units import (
-    Bytes,
     BytesArray,
     BytesPerSecond,
     FlopArray,
@@ -54,7 +53,6 @@ __all__ = [
     "moved_bytes",
     "offload_step_seconds",
     "offload_work",
-    "share_of_bytes",
 ]
 
 
@@ -196,23 +194,6 @@ def offload_work(
         attended_flop=attended,
         attended_prompt_flop=attended_prompt,
     )
-
-
-def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
-    """Return the share of routed experts that `host_bytes` are.
-
-    1 where all experts are less.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> glm = load_model("glm-5.1")
-    >>> round(share_of_bytes(glm, glm.checkpoint("nvfp4"), 160e9), 2)
-    0.39
-    """
-    one = np.ones(1)
-    every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
-    return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
