@@ -27,12 +27,10 @@ __all__ = [
     "BytesArray",
     "BytesPerSecond",
     "BytesPerSecondArray",
-    "Flop",
     "FlopArray",
     "FlopPerSecond",
     "FlopPerSecondArray",
     "Hertz",
-    "Joules",
     "Milliseconds",
     "PerSecond",
     "Quantity",
@@ -44,12 +42,9 @@ __all__ = [
     "TokensArray",
     "TokensPerSecond",
     "TokensPerSecondArray",
-    "TransfersPerSecond",
     "Unit",
     "Usd",
     "UsdArray",
-    "UsdPerJoule",
-    "UsdPerSecond",
     "Watts",
     "WattsArray",
     "counted_unit",
@@ -400,15 +395,10 @@ class Quantity:
 
 Bytes = Annotated[float, Quantity("bytes")]
 BytesPerSecond = Annotated[float, Quantity("bytes per second")]
-Flop = Annotated[float, Quantity("FLOP")]
 FlopPerSecond = Annotated[float, Quantity("FLOP per second")]
 Hertz = Annotated[float, Quantity("hertz")]
-Joules = Annotated[float, Quantity("joules")]
 Seconds = Annotated[float, Quantity("seconds", positive=False)]
-TransfersPerSecond = Annotated[float, Quantity("transfers per second")]
 Usd = Annotated[float, Quantity("USD", positive=False)]
-UsdPerJoule = Annotated[float, Quantity("USD per joule", positive=False)]
-UsdPerSecond = Annotated[float, Quantity("USD per second", positive=False)]
 Watts = Annotated[float, Quantity("watts")]
 
 

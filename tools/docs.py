@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import typer
+from keyword_hints import keyword_hints_text
+from machine_accuracy import offload_page, topology_page
 from same_text import same_to_rounding
+from seed_systems import seed_systems_page
 from typer.models import ArgumentInfo
 
 import glmplan
-from glmplan.calibrate.backtest.machines import offload_page
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator
 from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.catalog.entries.models import load_model, model_names
@@ -31,10 +33,8 @@ from glmplan.catalog.files import write_atomically
 from glmplan.cli import COMMANDS
 from glmplan.cli.run import application
 from glmplan.costs.blocks.stack import model_parameters
-from glmplan.io.runs.columns import columns_table
+from glmplan.io.runs.columns import ALIASES, COLUMNS
 from glmplan.present.model_page import published_total
-from glmplan.present.seed_systems import seed_systems_page
-from glmplan.request.keywords import keyword_hints_text
 from glmplan.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,13 +161,28 @@ def hardware_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _columns_table() -> str:
+    """Return the columns as a table in Markdown."""
+    lines = ["| column | kind | unit | meaning |", "|---|---|---|---|"]
+    others: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        others.setdefault(name, []).append(f"`{alias}`")
+    for column in COLUMNS.values():
+        more = ["required"] if column.required else []
+        more += [f"one of {', '.join(f'`{choice}`' for choice in column.choices)}"] if column.choices else []
+        more += [f"also read as {', '.join(others[column.name])}"] if column.name in others else []
+        words = column.words + (f" ({'; '.join(more)})" if more else "")
+        lines.append(f"| `{column.name}` | {column.kind} | {column.unit} | {words} |")
+    return "\n".join(lines) + "\n"
+
+
 def columns_page() -> str:
     """Return the page of the columns of a run, from the table that reads them."""
     told = (
         "A table of runs is a CSV file in UTF-8 with a header; empty cells are missing values. A `count` is an integer "
         "of one or more, an `amount` a number of zero or more, a `flag` yes or no. Unknown columns cause a warning.\n"
     )
-    return "\n".join(["# Columns of a run", NOTE, told, columns_table()])
+    return "\n".join(["# Columns of a run", NOTE, told, _columns_table()])
 
 
 def python_page() -> str:
@@ -253,13 +268,14 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/python.md": python_page,
     "docs/offload-accuracy.md": offload_page,
     "docs/seed-systems.md": seed_systems_page,
+    "docs/topology-accuracy.md": topology_page,
     "glmplan/request/keywords.pyi": keyword_hints_text,
     "docs/reference/sbom.cdx.json": sbom_page,
     "docs/NOTICE": notice_page,
     "README.md": readme_page,
 }
 #: pages with computed times: the last digits depend on the CPU
-COMPUTED = ("docs/offload-accuracy.md", "docs/seed-systems.md", "README.md")
+COMPUTED = ("docs/offload-accuracy.md", "docs/seed-systems.md", "docs/topology-accuracy.md", "README.md")
 
 
 def main(arguments: list[str]) -> int:

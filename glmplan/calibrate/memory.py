@@ -17,17 +17,18 @@ single source has the spread of all multi-GPU launches.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.later_starts import setting_of, starts_to_fit
 from glmplan.catalog.engines.memory import load_memory_rule, memory_engines
 from glmplan.catalog.entries.accelerators import load_accelerator
-from glmplan.catalog.files import data_folder, read_rows, write_atomically
+from glmplan.catalog.files import data_folder, read_rows, read_toml, write_atomically
 from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.costs.memory.activations import tower_is_known
 from glmplan.costs.memory.pool import kv_pool, launch_kinds
@@ -46,6 +47,8 @@ __all__ = [
     "fit_memory",
     "fit_starts",
     "fit_text",
+    "is_held_out_setting",
+    "later_starts",
     "launch_terms",
     "left_out_sources",
     "loaded_share",
@@ -59,8 +62,10 @@ __all__ = [
     "pool_remainder",
     "rare_starts",
     "row_memory",
+    "setting_of",
     "share_without",
     "spreads_of",
+    "starts_to_fit",
     "write_memory_fit",
 ]
 
@@ -602,12 +607,10 @@ def _on_rocm(part: Accelerator) -> bool:
     return (part.compute_capability or "").startswith("gfx")
 
 
-def fit_starts(
-    rows: list[MemoryObservation], starts: Iterable[LoggedStart] | None = None
-) -> tuple[MemoryFit, dict[str, list[str]]]:
+def fit_starts(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list[str]]]:
     """Return the fit of all memory terms, and rows and logs of each."""
     base, used = fit_memory(rows)
-    logs = start_up_logs() if starts is None else list(starts)
+    logs = start_up_logs()
     loaded, loads = loaded_shares(logs)
     used |= {f"loaded.{engine}": ids for engine, ids in loads.items()}
     fitted, votes = launch_terms(logs, [row for row in rows if row.used], replace(base, loaded=loaded))
@@ -624,3 +627,65 @@ def write_memory_fit(path: str | Path | None = None) -> Path:
     file = Path(path) if path is not None else data_folder("calibration") / "fits" / "memory.toml"
     write_atomically(file, fit_text(*fit_starts(observations())))
     return file
+
+
+# Start-up logs collected after the fit of memory, and their settings.
+# `calibration/memory/start-up-logs-later.csv` holds many launches of few settings, so each setting (engine, version,
+# model, format, accelerator, layout and cache format) has one vote. `held-out.toml` leaves settings out of development
+# and of every fit by their hash.
+
+
+def later_starts() -> list[LoggedStart]:
+    """Return the start-up logs of the later table.
+
+    Examples
+    --------
+    >>> len(later_starts())
+    159
+    """
+    return start_up_logs(data_folder("calibration") / "memory" / "start-up-logs-later.csv")
+
+
+def starts_to_fit() -> list[LoggedStart]:
+    """Return the logs of the later table whose settings are not held out.
+
+    Examples
+    --------
+    >>> len(starts_to_fit())
+    139
+    """
+    return [start for start in later_starts() if not is_held_out_setting(setting_of(start))]
+
+
+def setting_of(start: LoggedStart) -> str:
+    """Return the setting of a launch, which has one vote.
+
+    Examples
+    --------
+    >>> setting_of(later_starts()[0])
+    'vllm|0.21.0|kimi-k2.5|mxfp4|mi355x|tp4 pp1 dp1 ep1 dcp1|fp8'
+    """
+    log = start.log
+    model = start.model or (log.model or "").rsplit("/", 1)[-1].lower()
+    layout = " ".join(f"{name}{getattr(log, name) or 1}" for name in ("tp", "pp", "dp", "ep", "dcp"))
+    parts = (log.engine, log.version, model, start.weights, start.accelerator, layout, log.kv_cache or "auto")
+    return "|".join(part or "" for part in parts)
+
+
+@cache
+def _held_rule() -> tuple[str, int, int]:
+    content = read_toml(data_folder("calibration") / "memory" / "held-out.toml")
+    return content["salt"], content["of"], content["remainder"]
+
+
+def is_held_out_setting(setting: str) -> bool:
+    """Return True if a setting is held out of development, by its hash.
+
+    Examples
+    --------
+    >>> sum(is_held_out_setting(one) for one in {setting_of(start) for start in later_starts()})
+    6
+    """
+    salt, of, remainder = _held_rule()
+    digest = hashlib.sha256(f"{salt}|{setting}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % of == remainder

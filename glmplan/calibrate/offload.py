@@ -7,9 +7,11 @@ Published runs are the observations; errors are those on held-out machines. Obse
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -197,21 +199,35 @@ def fit_unified(rows: list[UnifiedRow]) -> tuple[np.ndarray, np.ndarray]:
 
     Rows of one model on one machine count as two together.
     """
+    places = [(row.part, row.model) for row in rows]
+    return _robust(UNIFIED_CONSTANTS, places, lambda logs: [row.log_error(logs) for row in rows])
+
+
+def _robust(
+    constants: Mapping[str, tuple[Any, ...]],
+    places: list[tuple[str, str]],
+    errors: Callable[[np.ndarray], list[float]],
+    **limits: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log constants and their standard errors.
+
+    `constants`: prior value and log deviation of each. `places`: rows of one place are correlated and count as two
+    together. `limits`: of `scipy.optimize.least_squares`.
+    """
     from scipy.optimize import least_squares
 
-    middle = np.log([entry[0] for entry in UNIFIED_CONSTANTS.values()])
-    spread = np.array([entry[1] for entry in UNIFIED_CONSTANTS.values()])
-    crowd: dict[tuple[str, str], int] = {}
-    for row in rows:
-        crowd[row.part, row.model] = crowd.get((row.part, row.model), 0) + 1
-    weight = np.array([min(1.0, np.sqrt(2.0 / crowd[row.part, row.model])) / _SIGMA for row in rows])
+    middle = np.log([entry[0] for entry in constants.values()])
+    spread = np.array([entry[1] for entry in constants.values()])
+    crowd = Counter(places)
+    weight = np.array([min(1.0, np.sqrt(2.0 / crowd[place])) / _SIGMA for place in places])
 
     def residuals(logs: np.ndarray) -> np.ndarray:
-        scaled = weight * np.array([row.log_error(logs) for row in rows])
+        scaled = weight * np.array(errors(logs))
+        # pseudo-Huber: an outlier pulls with its distance, not its square
         soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
         return np.concatenate([soft, (logs - middle) / spread])
 
-    solution = least_squares(residuals, middle, x_scale=spread)
+    solution = least_squares(residuals, middle, x_scale=spread, **limits)
     jacobian = np.asarray(solution.jac, dtype=float)
     return solution.x, np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
 
@@ -272,29 +288,14 @@ def _fit_of(logs: np.ndarray) -> OffloadFit:
 
 def _solve(observations: list[HybridObservation]) -> tuple[np.ndarray, np.ndarray]:
     """Return the log constants and their standard errors."""
-    from scipy.optimize import least_squares
-
     used = [one for one in observations if one.fitted]
-    middle = np.log([entry[0] for entry in CONSTANTS.values()])
-    spread = np.array([entry[1] for entry in CONSTANTS.values()])
-    crowd: dict[tuple[str, str], int] = {}
-    for one in used:
-        key = (one.case.system.name, one.kind)
-        crowd[key] = crowd.get(key, 0) + 1
-    # rows of one machine are correlated: together they count as two
-    weight = np.array([min(1.0, np.sqrt(2.0 / crowd[one.case.system.name, one.kind])) / _SIGMA for one in used])
+    places = [(one.case.system.name, one.kind) for one in used]
 
-    def residuals(logs: np.ndarray) -> np.ndarray:
+    def errors(logs: np.ndarray) -> list[float]:
         fit = _fit_of(logs)
-        scaled = weight * np.array([one.log_error(fit) for one in used])
-        # pseudo-Huber: an outlier pulls with its distance, not its square
-        soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
-        return np.concatenate([soft, (logs - middle) / spread])
+        return [one.log_error(fit) for one in used]
 
-    solution = least_squares(residuals, middle, x_scale=spread, xtol=1e-6, ftol=1e-6, max_nfev=60)
-    jacobian = np.asarray(solution.jac, dtype=float)
-    covariance = np.linalg.inv(jacobian.T @ jacobian)
-    return solution.x, np.sqrt(np.diag(covariance))
+    return _robust(CONSTANTS, places, errors, xtol=1e-6, ftol=1e-6, max_nfev=60)
 
 
 def spread_of(errors: dict[str, list[float]]) -> Ratio:

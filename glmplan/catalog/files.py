@@ -39,7 +39,6 @@ __all__ = [
     "fits_in",
     "open_file",
     "parse_json",
-    "part_bytes",
     "part_pieces",
     "plain_name",
     "put_part",
@@ -287,7 +286,7 @@ def read_table(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[list
         raise SpecError(f"line {rows.line_num} is not a line of a CSV: {error}", file=path) from None
 
 
-def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[str, str]]:
+def read_rows(path: str | Path) -> list[dict[str, str]]:
     """Return the non-empty rows of a CSV by the names of its header.
 
     Missing cells are empty.
@@ -300,7 +299,7 @@ def read_rows(path: str | Path, *, most: ByteCount = MOST_OF_RUNS) -> list[dict[
     >>> read_rows(file)
     [{'a': '1', 'b': '2'}]
     """
-    header, *lines = read_table(path, most=most) or [[]]
+    header, *lines = read_table(path, most=MOST_OF_RUNS) or [[]]
     for number, line in enumerate(lines, 2):
         if len(line) > len(header):
             raise SpecError(f"line {number} has {len(line)} cells below {len(header)} columns", file=path)
@@ -582,11 +581,6 @@ def part_pieces(archive: zipfile.ZipFile, name: str, *, most: ByteCount = MOST_O
             if read > most:
                 raise SpecError(f"unpacks to more than {most >> 20} MiB", field=name, file=archive.filename)
             yield piece
-
-
-def part_bytes(archive: zipfile.ZipFile, name: str, *, most: ByteCount = 256 * 2**20) -> bytes:
-    """Return a member of an archive."""
-    return b"".join(part_pieces(archive, name, most=most))
 
 
 def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[bytes]) -> None:

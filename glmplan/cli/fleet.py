@@ -45,12 +45,8 @@ _SERVICE = ("kv_tokens", "block_size", "kv_bytes", "step_time", "transfer", "kv_
 class FleetCase:
     """A fleet file with its services and traffic.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    slo : str or None
-        SLO of tenants without their own, instead of that of the file.
+    - `path`: The file.
+    - `slo`: SLO of tenants without their own, instead of that of the file.
     """
 
     def __init__(self, path: Path, slo: str | None) -> None:

@@ -11,17 +11,9 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli import screen as forms
-from glmplan.cli.screen import say, width
+from glmplan.cli.screen import RecordForm, say, width
 
 app = typer.Typer(help="List, show, check, import, probe and draw hardware.", no_args_is_help=True)
-
-
-class Form(StrEnum):
-    """Output format of a record."""
-
-    text = "text"
-    json = "json"
-    toml = "toml"
 
 
 class Kind(StrEnum):
@@ -40,22 +32,17 @@ class Picture(StrEnum):
     png = "png"
 
 
-@app.callback()
-def _group() -> None:
-    """List, show, check, import, probe and draw hardware."""
-
-
 @app.command("list")
 def list_hardware(
     kind: Annotated[Kind, typer.Argument(help="Kind of entries to list.")] = Kind.all,
-    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
 ) -> None:
     """List accelerators and hosts of the catalogue."""
     from glmplan.present.hardware_page import accelerator_rows, host_rows, list_text
 
     accelerators = accelerator_rows() if kind is not Kind.hosts else []
     hosts = host_rows() if kind is not Kind.accelerators else []
-    if form is Form.json:
+    if form is RecordForm.json:
         say(json.dumps({"accelerators": accelerators, "hosts": hosts}, indent=2))
     else:
         say(list_text(accelerators, hosts))
@@ -64,16 +51,16 @@ def list_hardware(
 @app.command("show")
 def show_hardware(
     name: Annotated[str, typer.Argument(help="An accelerator, a host, NxACCELERATOR or a TOML file.")],
-    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
 ) -> None:
     """Show the values, sources, contradictions and unknowns of a record."""
     from glmplan.io.machines.resolve import record_toml
     from glmplan.present.hardware_page import record_text, resolve_hardware
 
     record = resolve_hardware(name)
-    if form is Form.toml:
+    if form is RecordForm.toml:
         say(record_toml(record), end="")
-    elif form is Form.json:
+    elif form is RecordForm.json:
         say(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
     else:
         say(record_text(record))
@@ -122,7 +109,7 @@ def import_dumps(
     name: Annotated[str, typer.Option(help="Name of the host.")] = "imported",
     accelerator: Annotated[str | None, typer.Option(help="Accelerator of the host, if no dump names it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the host here as TOML.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")] = RecordForm.toml,
 ) -> None:
     """Merge dumps of one machine into a host.
 
@@ -142,7 +129,7 @@ def import_dumps(
     _hand_over(host, out, form)
 
 
-def _hand_over(record: Any, out: Path | None, form: Form) -> None:
+def _hand_over(record: Any, out: Path | None, form: RecordForm) -> None:
     """Write a record to a file, or print it in the given format."""
     from glmplan.catalog.files import write_atomically
     from glmplan.io.machines.resolve import record_toml
@@ -155,9 +142,9 @@ def _hand_over(record: Any, out: Path | None, form: Form) -> None:
     if out is not None:
         write_atomically(out, record_toml(record))
         say(str(out))
-    elif form is Form.json:
+    elif form is RecordForm.json:
         say(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
-    elif form is Form.text:
+    elif form is RecordForm.text:
         say(record_text(record))
     else:
         say(record_toml(record), end="")
@@ -168,7 +155,7 @@ def probe(
     name: Annotated[str, typer.Option(help="Name of the host.")] = "this-machine",
     out: Annotated[Path | None, typer.Option(help="Write the host here as TOML, and its CPU beside it.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement of a CPU.")] = 1.0,
-    form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")] = RecordForm.toml,
 ) -> None:
     """Describe this machine; measure its CPU if it has no accelerator."""
     from glmplan.catalog.files import write_atomically
@@ -182,7 +169,7 @@ def probe(
         if out is not None:
             write_atomically(out.with_name(f"{found.part.name}.toml"), record_toml(found.part))
             say(str(out.with_name(f"{found.part.name}.toml")))
-        elif form is Form.toml:
+        elif form is RecordForm.toml:
             say(f"# {found.part.name}.toml\n{record_toml(found.part)}\n# {found.host.name}.toml")
     _hand_over(found.host, out, form)
 

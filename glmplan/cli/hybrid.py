@@ -38,7 +38,7 @@ def command(
         more = {"one_more": one_more(read, mix), "break_even_scale": scale, "price_assumed": assumed}
         say(json.dumps({**asdict(mix), **more}, indent=2))
         return
-    from glmplan.present.mix_text import break_even_line, mix_rows, mix_text
+    from glmplan.present.sweep_text import break_even_line, mix_rows, mix_text
     from glmplan.present.tables import csv_table, markdown_table
 
     rows = mix_rows(mix)

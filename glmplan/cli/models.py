@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from glmplan.cli.options import AnyModel
-from glmplan.cli.screen import say
+from glmplan.cli.screen import RecordForm, say
 
-__all__ = ["Form", "app", "check_file", "import_model", "list_models", "show_model"]
+__all__ = ["app", "check_file", "import_model", "list_models", "show_model"]
 
 app = typer.Typer(help="List, show, check and import models.", no_args_is_help=True)
 
 
-class Form(StrEnum):
-    """Output format of a model."""
-
-    text = "text"
-    json = "json"
-    toml = "toml"
-
-
-@app.callback()
-def _group() -> None:
-    """List, show, check and import models."""
-
-
 @app.command("list")
 def list_models(
-    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
 ) -> None:
     """List the models of the catalogue."""
     from glmplan.planner.ask import models
 
     rows = models().rows
-    if form is Form.json:
+    if form is RecordForm.json:
         say(json.dumps(rows, indent=2))
         return
     say(f"{'model':32} {'total B':>9} {'active B':>9} {'layers':>6} {'KV B/token':>10} {'context':>9}  checkpoints")
@@ -54,16 +40,16 @@ def list_models(
 @app.command("show")
 def show_model(
     name: AnyModel,
-    form: Annotated[Form, typer.Option("--format", help="Output format.")] = Form.text,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
 ) -> None:
     """Show parameters, cache and checkpoints, computed and published."""
     from glmplan.io.models.resolve import model_toml, resolve_model
     from glmplan.present.model_page import model_facts, model_text
 
     choice = resolve_model(name)
-    if form is Form.toml:
+    if form is RecordForm.toml:
         say(model_toml(choice.model), end="")
-    elif form is Form.json:
+    elif form is RecordForm.json:
         say(json.dumps(model_facts(choice), indent=2))
     else:
         say(model_text(choice))
@@ -90,7 +76,7 @@ def import_model(
     name: Annotated[str | None, typer.Option(help="Name of the model; from the file by default.")] = None,
     size: Annotated[str | None, typer.Option(help="Size of the repository's weights, such as 421.5GB.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the model here as TOML.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="Output format without --out.")] = Form.toml,
+    form: Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")] = RecordForm.toml,
 ) -> None:
     """Import a model from Hugging Face or GGUF files."""
     from dataclasses import replace
@@ -110,9 +96,9 @@ def import_model(
     if out is not None:
         write_atomically(out, model_toml(choice.model))
         say(str(out))
-    elif form is Form.json:
+    elif form is RecordForm.json:
         say(json.dumps(model_facts(choice), indent=2))
-    elif form is Form.text:
+    elif form is RecordForm.text:
         say(model_text(choice))
     else:
         say(model_toml(choice.model), end="")

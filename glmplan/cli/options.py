@@ -89,18 +89,10 @@ _METAVARS = {"whole": "INTEGER", "number": "FLOAT"}
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Options of a request in the signature of one command.
+    """Options of a request in the signature of one command."""
 
-    Attributes
-    ----------
-    record : type
-        Record that declares the options.
-    command : str
-        Name of the command; for `sweep` each option is a list of values.
-    """
-
-    record: type[OptionRecord]
-    command: str
+    record: type[OptionRecord]  # record that declares the options
+    command: str  # name of the command; for `sweep` each option is a list of values
 
     def options(self) -> dict[str, Option]:
         """Return the options, by name."""

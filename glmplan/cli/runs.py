@@ -150,17 +150,8 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
 
 
 def _line(line: Any) -> dict[str, Any]:
-    return {
-        "what": line.what,
-        "unit": line.unit,
-        "logged": line.logged,
-        "predicted": line.predicted,
-        "low": line.low,
-        "high": line.high,
-        "difference": line.difference,
-        "cause": line.cause,
-        "line": line.line,
-    }
+    names = ("what", "unit", "logged", "predicted", "low", "high", "difference", "cause", "line")
+    return {name: getattr(line, name) for name in names}
 
 
 def _cell(value: Any) -> str:

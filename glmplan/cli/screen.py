@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Form",
+    "RecordForm",
     "Section",
     "bar",
     "console",
@@ -107,6 +108,14 @@ def console(*, stderr: bool = False, columns: int | None = None) -> Console:
 
 
 # Output formats of commands.
+
+
+class RecordForm(StrEnum):
+    """Output format of an entry of the catalogue."""
+
+    text = "text"
+    json = "json"
+    toml = "toml"
 
 
 class Form(StrEnum):

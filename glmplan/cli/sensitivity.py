@@ -32,7 +32,7 @@ def command(
     """
     from glmplan.cli.options import read_money
     from glmplan.planner.ask import deployment as planned_for
-    from glmplan.present.sensitivity_text import four_digits, sensitivity_markdown, sensitivity_text
+    from glmplan.present.sweep_text import four_digits, sensitivity_markdown, sensitivity_text
     from glmplan.present.tables import csv_table
     from glmplan.purchase.sensitivity import OUTCOMES, sensitivity
     from glmplan.units import counted_unit

@@ -288,10 +288,6 @@ def _plot(described: Described, traffic: Traffic, outcome: Outcome, path: Path, 
     simulation_charts(outcome, path, title=title, block_size=size, curves=curves, load_name=name)
 
 
-def _clean(value: float) -> float | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _show(
     outcome: Outcome,
     form: Form,
@@ -309,7 +305,8 @@ def _show(
         say(json.dumps(content, indent=2))
         return
     if form is Form.csv:
-        say(csv_lines([summary, [value if _clean(value) is not None else "" for value in summary.values()]]), end="")
+        cells = ["" if isinstance(one, float) and not math.isfinite(one) else one for one in summary.values()]
+        say(csv_lines([summary, cells]), end="")
         return
     say(
         outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md, ranges=ranges),

@@ -360,10 +360,10 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     import asyncio
     import signal
 
-    from glmplan.measure.background import DaemonThreads
     from glmplan.measure.client import Patience
     from glmplan.measure.guard import Limits
     from glmplan.measure.ladder import climb
+    from glmplan.measure.validation import DaemonThreads
 
     journal, earlier = _journal(endpoint, report)
     ended = _Ended()

@@ -122,7 +122,7 @@ def _row(wall: Wall, verdict: str) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]], form: Form, title: str) -> None:
-    from glmplan.present.limitations_text import limitations_csv, limitations_markdown, limitations_text
+    from glmplan.present.tables import limitations_csv, limitations_markdown, limitations_text
 
     if form is Form.json:
         content = {"schema": LIMITATIONS_SCHEMA, "plan": title, "limitations": rows}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
 
 from glmplan.catalog.files import read_json
 from glmplan.errors import SpecError
@@ -16,7 +18,7 @@ from glmplan.measure.load import Arrival, Lengths
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio, Seconds, finite_number, whole_number
 
-__all__ = ["deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
+__all__ = ["DaemonThreads", "deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
 
 #: requests of an open-loop step, at least: fewer give no reliable means
 _FEWEST = 20
@@ -215,3 +217,38 @@ def _from_fit(value: dict[str, Any], path: Path) -> dict[str, Any]:
         "speculative": f"mtp-{plan['mtp']}" if plan.get("mtp") else "none",
     }
     return {name: found for name, found in columns.items() if found is not None}
+
+
+Words = ParamSpec("Words")
+Answer = TypeVar("Answer")
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """Executor whose threads may outlive it.
+
+    A silent name server holds a look-up for half a minute. The executors of the standard library are joined when the
+    event loop and the interpreter end.
+
+    Examples
+    --------
+    >>> DaemonThreads().submit(sum, [1, 2]).result()
+    3
+    """
+
+    def submit(self, call: Callable[Words, Answer], /, *words: Words.args, **named: Words.kwargs) -> Future[Answer]:
+        """Start a thread for one call."""
+        future: Future[Answer] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(call(*words, **named))
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=work, daemon=True).start()
+        return future
+
+    def shutdown(self, *unused: Any, **unused_too: Any) -> None:
+        """Return at once."""

@@ -214,46 +214,24 @@ _SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Settings of a layout after the engine limitations were applied.
+    """Settings of a layout after the engine limitations were applied."""
 
-    Attributes
-    ----------
-    tp, pp, dp, ep, dcp : int
-        Layout of one server, [-]
-    kv : str
-        KV cache format.
-    graphs : bool
-        True if steps run from captured CUDA graphs.
-    mtp : int
-        Draft tokens, [-]
-    sparse : bool
-        True if sparse attention runs.
-    indexer : bool
-        True if the indexer is loaded and its keys are cached; engines that attend densely may keep it or not.
-    limitations : tuple of `Wall`
-        Limitations that apply, the most severe first.
-    blocked : `Wall` or None
-        A limitation without a workaround.
-    replicas : int
-        Servers of this layout, each with its own accelerators, behind a router, [-]
-    prefill : int
-        Servers among them that only compute prompts and transfer the KV cache, [-]
-    """
-
+    #: `tp`, `pp`, `dp`, `ep`, `dcp`: layout of one server, [-]
     tp: int
     pp: int
     dp: int
     ep: int
     dcp: int
-    kv: str
-    graphs: bool
-    mtp: int
-    sparse: bool
+    kv: str  # KV cache format
+    graphs: bool  # True if steps run from captured CUDA graphs
+    mtp: int  # draft tokens, [-]
+    sparse: bool  # True if sparse attention runs
+    #: True if the indexer is loaded and its keys are cached; engines that attend densely may keep it or not
     indexer: bool = True
-    limitations: tuple[Wall, ...] = ()
-    blocked: Wall | None = None
-    replicas: int = 1
-    prefill: int = 0
+    limitations: tuple[Wall, ...] = ()  # limitations that apply, the most severe first
+    blocked: Wall | None = None  # a limitation without a workaround
+    replicas: int = 1  # servers of this layout, each with its own accelerators, behind a router, [-]
+    prefill: int = 0  # servers among them that only compute prompts and transfer the KV cache, [-]
 
     @property
     def decoding(self) -> int:
@@ -322,12 +300,8 @@ def _sorted(base: Conditions, options: frozenset[str]) -> _Sorted:
 class Obstacles:
     """Limitations of one engine for one model on one machine, sorted once.
 
-    Parameters
-    ----------
-    asked : Asked
-        The question.
-    options : frozenset of str, optional
-        Keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold.
+    - `asked`: The question.
+    - `options`: Keys of `glmplan.catalog.engines.limitations.OPTIONS` that hold.
     """
 
     def __init__(self, asked: Asked, options: frozenset[str] = frozenset()) -> None:
@@ -489,64 +463,35 @@ LOW = -QUANTILE_90
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Holding:
-    """Memory of one layout: KV pool, requests held, bytes short.
+    """Memory of one layout: KV pool, requests held, bytes short."""
 
-    Attributes
-    ----------
-    terms : Terms
-        The layout and its settings.
-    memory : RankMemory
-        Ranks of several layouts.
-    point : int
-        Index of this layout among them, [-]
-    part : PartMemory
-        Memory of the accelerator.
-    pool : Pool
-        KV pool in requests of the length that counts for each user (`Asked.user_tokens`).
-    sent : Pool
-        The same pool in requests as they are sent (`Asked.request_tokens`).
-    pool_bytes : float
-        Pool of the limiting rank in its own memory: 0 if all caches are in host memory, negative if the weights alone
-        exceed the memory, [B]
-    stage : int
-        Limiting pipeline stage, [-]
-    context, context_low : float
-        Longest single request that the pool holds, mean and lower bound, without the limit of the model, [token]
-    short, short_low, short_high : float
-        Bytes missing on the limiting rank for one full-length request (0 or less if it fits): mean, and at the lower
-        and upper bound of the pool, [B]
-    over, over_low : float
-        Bytes by which pool, graphs and activations of the fullest rank exceed its memory, as with too large a
-        ``--memory-fraction``: mean and lower bound; 0 or less if they fit, [B]
-    host : float
-        Weights that all servers keep in the memory of a host node, [B]
-    host_memory : float or None
-        Memory of that node; None if unknown, [B]
-    host_caches : float
-        Memory of that node for caches of layers that lie there, of one server, [B]
-    host_servers : float
-        Servers of that node, [-]
-    """
-
-    terms: Terms
-    memory: RankMemory
-    point: int
-    part: PartMemory
-    pool: Pool
-    sent: Pool
+    terms: Terms  # the layout and its settings
+    memory: RankMemory  # ranks of several layouts
+    point: int  # index of this layout among them, [-]
+    part: PartMemory  # memory of the accelerator
+    pool: Pool  # KV pool in requests of the length that counts for each user (`Asked.user_tokens`)
+    sent: Pool  # the same pool in requests as they are sent (`Asked.request_tokens`)
+    #: pool of the limiting rank in its own memory: 0 if all caches are in host memory, negative if the weights alone
+    #: exceed the memory, [B]
     pool_bytes: float
-    stage: int
+    stage: int  # limiting pipeline stage, [-]
+    #: `context`, `context_low`: longest single request that the pool holds, mean and lower bound, without the limit of
+    #: the model, [token]
     context: float
     context_low: float
+    #: `short`, `short_low`, `short_high`: bytes missing on the limiting rank for one full-length request (0 or less if
+    #: it fits): mean, and at the lower and upper bound of the pool, [B]
     short: float
     short_low: float
     short_high: float
+    #: `over`, `over_low`: bytes by which pool, graphs and activations of the fullest rank exceed its memory, as with
+    #: too large a ``--memory-fraction``: mean and lower bound; 0 or less if they fit, [B]
     over: float = 0.0
     over_low: float = 0.0
-    host: float = 0.0
-    host_memory: float | None = None
-    host_caches: float = np.inf
-    host_servers: float = 0.0
+    host: float = 0.0  # weights that all servers keep in the memory of a host node, [B]
+    host_memory: float | None = None  # memory of that node; None if unknown, [B]
+    host_caches: float = np.inf  # memory of that node for caches of layers that lie there, of one server, [B]
+    host_servers: float = 0.0  # servers of that node, [-]
 
     def __repr__(self) -> str:
         pool = f"pool {self.pool.tokens:,.0f} tokens, {self.held:.4g} requests"
@@ -689,12 +634,8 @@ class Holding:
 class Ranks:
     """Memory of all layouts of a request, cached by KV format and settings.
 
-    Parameters
-    ----------
-    asked : Asked
-        The question.
-    found : list of tuple of int
-        Layouts: tp, pp, dp, ep, dcp, [-]
+    - `asked`: The question.
+    - `found`: Layouts: tp, pp, dp, ep, dcp, [-]
 
     Raises
     ------

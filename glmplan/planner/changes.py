@@ -54,21 +54,11 @@ def verdict_of(asked: Asked, first: Scored) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """An evaluated change and its plan.
+    """An evaluated change and its plan."""
 
-    Attributes
-    ----------
-    change : Change
-        Its effect; the total rate is that of steady-state sums.
-    asked : Asked
-        The request with the change.
-    scored : Scored or None
-        Its best layout; None if the request is refused.
-    """
-
-    change: Change
-    asked: Asked
-    scored: Scored | None
+    change: Change  # its effect; the total rate is that of steady-state sums
+    asked: Asked  # the request with the change
+    scored: Scored | None  # its best layout; None if the request is refused
 
     def printed(self) -> Change:
         """Return the change with the total rate that `fit` prints for its plan.
@@ -124,22 +114,13 @@ _LAYOUTS, _TRIED = 8, 2
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Servers of one layout, some for prefill and some for decoding.
+    """Servers of one layout, some for prefill and some for decoding."""
 
-    Attributes
-    ----------
-    holding : Holding
-        The layout of each server.
-    prefill, decode : int
-        Servers for prefill and for decoding, [-]
-    answer : float
-        Lower bound of the end-to-end latency: no prefill beside decoding, no waiting, [s]
-    """
-
-    holding: Holding
+    holding: Holding  # the layout of each server
+    #: `prefill`, `decode`: servers for prefill and for decoding, [-]
     prefill: int
     decode: int
-    answer: float
+    answer: float  # lower bound of the end-to-end latency: no prefill beside decoding, no waiting, [s]
 
     def asked(self, asked: Asked) -> Asked:
         """Return the request with these servers."""

@@ -30,20 +30,11 @@ FEW_BITS = 4.0
 
 @dataclass(frozen=True, slots=True, order=True)
 class Met:
-    """How well a plan meets its question.
+    """How well a plan meets its question."""
 
-    Attributes
-    ----------
-    fits : bool
-        True if the engine starts with one full-length request.
-    known : bool
-        False if no source says that the engine loads this format on the part.
-    probability : float
-        Probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
-    """
-
-    fits: bool
-    known: bool
+    fits: bool  # True if the engine starts with one full-length request
+    known: bool  # False if no source says that the engine loads this format on the part
+    #: probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
     probability: Ratio
 
 

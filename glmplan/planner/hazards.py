@@ -28,80 +28,44 @@ _ORDER = ("danger", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """Facts of a plan that hazards depend on; None is unknown.
+    """Facts of a plan that hazards depend on; None is unknown."""
 
-    Attributes
-    ----------
-    members : tuple of int
-        Accelerators of a node that the plan uses, [-]
-    tp : int
-        Size of the tensor-parallel groups, [-]
-    host_transfer : float
-        Sustained transfer between host memory and each of them while serving, [B/s]; 0 without streaming
-    pinned, host_used : float
-        Page-locked host memory, and other host memory of the plan, [B]
-    power_limit : float or None
-        Power limit of each accelerator; None for its rating, [W]
-    rest_power : float or None
-        Power of the rest of the machine, [W]
-    users : int
-        Concurrent users, [-]
-    longest_tokens, longest_held : float or None
-        Longest request that the engine accepts, and the longest that one KV pool holds, [token]
-    beside : float or None
-        Requests of the requested length that one KV pool holds beside the longest that the engine accepts, [-]
-    pools : int
-        KV pools among which the users are spread: data-parallel ranks of all servers, [-]
-    free_wanted : float or None
-        Share of the memory that must be free for the engine to start; None: the engine does not look, [-]
-    """
-
-    members: tuple[int, ...]
-    tp: int = 1
+    members: tuple[int, ...]  # accelerators of a node that the plan uses, [-]
+    tp: int = 1  # size of the tensor-parallel groups, [-]
+    #: sustained transfer between host memory and each of them while serving, [B/s]; 0 without streaming
     host_transfer: float = 0.0
+    #: `pinned`, `host_used`: page-locked host memory, and other host memory of the plan, [B]
     pinned: float = 0.0
     host_used: float = 0.0
-    power_limit: float | None = None
-    rest_power: float | None = None
-    users: int = 1
+    power_limit: float | None = None  # power limit of each accelerator; None for its rating, [W]
+    rest_power: float | None = None  # power of the rest of the machine, [W]
+    users: int = 1  # concurrent users, [-]
+    #: `longest_tokens`, `longest_held`: longest request that the engine accepts, and the longest that one KV pool
+    #: holds, [token]
     longest_tokens: float | None = None
     longest_held: float | None = None
+    #: requests of the requested length that one KV pool holds beside the longest that the engine accepts, [-]
     beside: float | None = None
-    pools: int = 1
+    pools: int = 1  # KV pools among which the users are spread: data-parallel ranks of all servers, [-]
+    #: share of the memory that must be free for the engine to start; None: the engine does not look, [-]
     free_wanted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """A hazard that applies, or that cannot be ruled out.
+    """A hazard that applies, or that cannot be ruled out."""
 
-    Attributes
-    ----------
-    id : str
-        Name of the rule.
-    severity : str
-        ``danger``, ``warning`` or ``note``.
-    title, effect : str
-        Summary and consequence.
-    numbers : str
-        Computed values with units.
-    case, source : str
-        The incident behind the rule, and its source.
-    change : str
-        Advice.
-    certain : bool
-        False if an unknown fact decides.
-    """
-
-    id: str
-    severity: HazardSeverity
+    id: str  # name of the rule
+    severity: HazardSeverity  # ``danger``, ``warning`` or ``note``
+    #: `title`, `effect`: summary and consequence
     title: str
     effect: str
-    numbers: str
+    numbers: str  # computed values with units
+    #: `case`, `source`: the incident behind the rule, and its source
     case: str
     source: str
-    change: str
-    certain: bool = True
+    change: str  # advice
+    certain: bool = True  # False if an unknown fact decides
 
     @property
     def named(self) -> str:

@@ -185,16 +185,7 @@ _NAMED = 6
 
 
 def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
-    """Return the layouts to evaluate, and reasons for the skipped ones.
-
-    Examples
-    --------
-    >>> from glmplan.planner.question import read_words
-    >>> from glmplan.request.plan import PlanRequest
-    >>> found, left_out = layouts(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
-    >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out[0]
-    (True, True, 'TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1')
-    """
+    """Return the layouts to evaluate, and reasons for the skipped ones."""
     check_apart(asked)
     check_adapters(asked)
     model, count = asked.model, asked.machine.count

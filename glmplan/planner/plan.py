@@ -46,47 +46,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UserRow:
-    """Predicted metrics at one concurrency.
+    """Predicted metrics at one concurrency."""
 
-    Attributes
-    ----------
-    users : int
-        Concurrent users, each sending its next request after the last answer, [-]
-    running : int
-        Running requests; the others wait, [-]
-    ttft : `Figure` or None
-        TTFT with waiting, [s]; None if no matrix rate of the accelerator is published
-    tpot : `Figure` or None
-        TPOT, [s]; None for answers of a single token
-    user_rate : `Figure` or None
-        Decode speed of one user, 1/TPOT, [token/s]; None as above
-    total_rate : `Figure`
-        Total throughput, [token/s]
-    each_rate : `Figure`
-        Throughput per user with prompts and waiting: `total_rate` / `users`, [token/s]
-    context : int
-        Longest request that every user may have at the same time, mean pool, [token]
-    outside : str
-        Extrapolations beyond the measured range; empty if none.
-    shares : dict of str to float
-        Shares of the decode step by component, [-]
-    simulated : bool
-        True if the simulator ran, because the pool does not hold so many requests.
-    preempted : float
-        Preemptions per request in a simulated row, [-]
-    """
-
-    users: int
-    running: int
-    ttft: Figure | None
-    tpot: Figure | None
-    user_rate: Figure | None
-    total_rate: Figure
-    context: int
-    outside: str
-    shares: dict[str, float]
-    simulated: bool = False
-    preempted: float = 0.0
+    users: int  # concurrent users, each sending its next request after the last answer, [-]
+    running: int  # running requests; the others wait, [-]
+    ttft: Figure | None  # TTFT with waiting, [s]; None if no matrix rate of the accelerator is published
+    tpot: Figure | None  # TPOT, [s]; None for answers of a single token
+    user_rate: Figure | None  # decode speed of one user, 1/TPOT, [token/s]; None as above
+    total_rate: Figure  # total throughput, [token/s]
+    context: int  # longest request that every user may have at the same time, mean pool, [token]
+    outside: str  # extrapolations beyond the measured range; empty if none
+    shares: dict[str, float]  # shares of the decode step by component, [-]
+    simulated: bool = False  # True if the simulator ran, because the pool does not hold so many requests
+    preempted: float = 0.0  # preemptions per request in a simulated row, [-]
 
     def __repr__(self) -> str:
         first = "" if self.ttft is None else f", TTFT {self.ttft.value:.4g} s"
@@ -117,58 +89,28 @@ USER_FIGURES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit on the number of users.
+    """One limit on the number of users."""
 
-    Attributes
-    ----------
-    name : str
-        ``kv``, ``tpot``, ``queue`` or ``hazard``.
-    users : int
-        Users that it allows, [-]
-    words : str
-        The limit as text.
-    """
-
-    name: str
-    users: int
-    words: str
+    name: str  # ``kv``, ``tpot``, ``queue`` or ``hazard``
+    users: int  # users that it allows, [-]
+    words: str  # the limit as text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Safe:
-    """Safe number of users and its limits.
+    """Safe number of users and its limits."""
 
-    Attributes
-    ----------
-    users : int
-        Users within every limit with the probability, [-]
-    expected : int
-        Users within every limit in the mean, [-]
-    limit : str
-        Name of the smallest limit.
-    limits : tuple of Limit
-        Every limit at the quantile of the probability.
-    target_tpot : float
-        Longest usable TPOT, [s]
-    target_ttft : float or None
-        Longest usable TTFT; None if prompts cannot be timed, [s]
-    probability : float
-        Probability of meeting every limit with `users`, [-]
-    at : tuple of (float, int)
-        Users by that probability, the largest first: those asked for, and of 95, 80 and 50 %.
-    curve : tuple of (int, float)
-        Users that were predicted, and the probability that they meet every limit, [-]
-    """
-
-    users: int
-    expected: int
-    limit: str
-    limits: tuple[Limit, ...]
-    target_tpot: float
-    probability: float = SURE
+    users: int  # users within every limit with the probability, [-]
+    expected: int  # users within every limit in the mean, [-]
+    limit: str  # name of the smallest limit
+    limits: tuple[Limit, ...]  # every limit at the quantile of the probability
+    target_tpot: float  # longest usable TPOT, [s]
+    probability: float = SURE  # probability of meeting every limit with `users`, [-]
+    #: users by that probability, the largest first: those asked for, and of 95, 80 and 50 %
     at: tuple[tuple[float, int], ...] = ()
+    #: users that were predicted, and the probability that they meet every limit, [-]
     curve: tuple[tuple[int, float], ...] = ()
-    target_ttft: float | None = None
+    target_ttft: float | None = None  # longest usable TTFT; None if prompts cannot be timed, [s]
 
     def chance_of(self, users: int) -> Ratio:
         """Return the probability that so many users meet every limit, [-]
@@ -199,26 +141,15 @@ REPLIES = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to a request: are the users served within the SLO?
+    """Answer to a request: are the users served within the SLO?"""
 
-    Attributes
-    ----------
-    name : str
-        A key of `REPLIES`: ``yes`` at the asked probability or more, ``likely`` from a half, ``unlikely`` below;
-        ``not_safe`` with a hazard that stops the service, or may; ``does_not_load`` without enough memory;
-        ``engine_cannot`` if a limitation has no workaround; ``unknown`` without speeds.
-    users : int
-        Users of the question, the largest number that was typed; one if none was, [-]
-    probability : float or None
-        Probability that they meet the SLO of `fit`, [-]
-    instead : str
-        The command that answers where this one does not.
-    """
-
+    #: a key of `REPLIES`: ``yes`` at the asked probability or more, ``likely`` from a half, ``unlikely`` below;
+    #: ``not_safe`` with a hazard that stops the service, or may; ``does_not_load`` without enough memory;
+    #: ``engine_cannot`` if a limitation has no workaround; ``unknown`` without speeds
     name: str
-    users: int
-    probability: float | None = None
-    instead: str = ""
+    users: int  # users of the question, the largest number that was typed; one if none was, [-]
+    probability: float | None = None  # probability that they meet the SLO of `fit`, [-]
+    instead: str = ""  # the command that answers where this one does not
 
     @property
     def words(self) -> str:
@@ -240,31 +171,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunnerUp:
-    """A layout that was not chosen.
+    """A layout that was not chosen."""
 
-    Attributes
-    ----------
-    layout : str
-        Its name.
-    accelerators : int
-        Accelerators it uses, [-]
-    verdict : str
-        ``fits``, ``tight`` or ``does_not_fit``.
-    pool_tokens : float
-        KV pool, [token]
-    user_rate, total_rate : float
-        Single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not computed
-    why : str
-        Reason why it was not chosen.
-    """
-
-    layout: str
-    accelerators: int
-    verdict: str
-    pool_tokens: float
+    layout: str  # its name
+    accelerators: int  # accelerators it uses, [-]
+    verdict: str  # ``fits``, ``tight`` or ``does_not_fit``
+    pool_tokens: float  # KV pool, [token]
+    #: `user_rate`, `total_rate`: single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not
+    #: computed
     user_rate: float
     total_rate: float
-    why: str
+    why: str  # reason why it was not chosen
 
     def __repr__(self) -> str:
         return f"<RunnerUp {self.layout}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
@@ -272,48 +189,26 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Change:
-    """A change of the plan and its computed effect.
+    """A change of the plan and its computed effect."""
 
-    Attributes
-    ----------
-    name : str
-        ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels``, ``layout`` or
-        ``engine``.
-    what : str
-        The change as text.
-    verdict : str
-        Verdict with the change.
-    layout : str
-        Best layout with the change.
-    pool_tokens, pool_low : float
-        KV pool and its lower bound, [token]
-    held : float
-        Requests of the requested length that the pool holds at its lower bound, [-]
-    user_rate, total_rate : float
-        Single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not computed
-    note : str
-        A remark.
-    ask : str
-        Options that request the change, or the model to name instead; empty if there are none.
-    knowledge : str
-        Evidence level of its speeds; empty if not computed.
-    safe : int or None
-        Safe users with the change if the plan has none; None if not counted, [-]
-    """
-
+    #: ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels``, ``layout`` or
+    #: ``engine``
     name: str
-    what: str
-    verdict: str
-    layout: str
+    what: str  # the change as text
+    verdict: str  # verdict with the change
+    layout: str  # best layout with the change
+    #: `pool_tokens`, `pool_low`: KV pool and its lower bound, [token]
     pool_tokens: float
     pool_low: float
-    held: float
+    held: float  # requests of the requested length that the pool holds at its lower bound, [-]
+    #: `user_rate`, `total_rate`: single-user rate, and total rate at the reference concurrency, [token/s]; 0 if not
+    #: computed
     user_rate: float
     total_rate: float
-    note: str = ""
-    ask: str = ""
-    knowledge: str = ""
-    safe: int | None = None
+    note: str = ""  # a remark
+    ask: str = ""  # options that request the change, or the model to name instead; empty if there are none
+    knowledge: str = ""  # evidence level of its speeds; empty if not computed
+    safe: int | None = None  # safe users with the change if the plan has none; None if not counted, [-]
 
     def __repr__(self) -> str:
         return f"<Change {self.name}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
@@ -321,95 +216,50 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRun:
-    """Simulated metrics of a plan, or of a change of it, under traffic.
+    """Simulated metrics of a plan, or of a change of it, under traffic."""
 
-    Attributes
-    ----------
-    what, ask : str
-        The change and the options that request it; empty for the plan itself.
-    layout, kv : str
-        Layout and KV cache format.
-    requests, rejected, left : int
-        Requests that were counted, rejected, and cancelled by the client before the first token, [-]
-    too_long : int
-        Of those rejected, the ones longer than the context, whatever the layout, [-]
-    ttft, tpot, e2e : `Figure`
-        Means with their bounds, [s]
-    ttft_p95 : float
-        [s]
-    total_rate : `Figure`
-        Total throughput, [token/s]
-    cached : float or None
-        Prefix-cache hit rate of prompt tokens; None without prefix caching, [-]
-    cached_low : float
-        The smaller hit rate of both bounds, [-]
-    preempted : float
-        Preemptions per request, [-]
-    full : float
-        Largest KV pool usage, [-]
-    knowledge : str
-        Evidence level of its step times.
-    no_copies : str
-        Reason why KV offload is not among the changes of a plan short of cache; else empty.
-    most_rate : float or None
-        Maximum service rate (requests or sessions) if more arrive and latencies grow without limit; else None, [1/s]
-    """
-
+    #: `what`, `ask`: the change and the options that request it; empty for the plan itself
     what: str
     ask: str
+    #: `layout`, `kv`: layout and KV cache format
     layout: str
     kv: str
+    #: `requests`, `rejected`, `left`: requests that were counted, rejected, and cancelled by the client before the
+    #: first token, [-]
     requests: int
     rejected: int
+    #: `ttft`, `tpot`, `e2e`: means with their bounds, [s]
     ttft: Figure
-    ttft_p95: float
+    ttft_p95: float  # [s]
     tpot: Figure
     e2e: Figure
-    total_rate: Figure
-    cached: float | None
-    cached_low: float
-    preempted: float
-    full: float
-    knowledge: str = ""
+    total_rate: Figure  # total throughput, [token/s]
+    cached: float | None  # prefix-cache hit rate of prompt tokens; None without prefix caching, [-]
+    cached_low: float  # the smaller hit rate of both bounds, [-]
+    preempted: float  # preemptions per request, [-]
+    full: float  # largest KV pool usage, [-]
+    knowledge: str = ""  # evidence level of its step times
     left: int = 0
-    too_long: int = 0
-    no_copies: str = ""
+    too_long: int = 0  # of those rejected, the ones longer than the context, whatever the layout, [-]
+    no_copies: str = ""  # reason why KV offload is not among the changes of a plan short of cache; else empty
+    #: maximum service rate (requests or sessions) if more arrive and latencies grow without limit; else None, [1/s]
     most_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Warn:
-    """A limitation, hazard or gap to know before buying or starting.
+    """A limitation, hazard or gap to know before buying or starting."""
 
-    Attributes
-    ----------
-    kind : str
-        ``limitation``, ``hazard``, or ``model`` for something that is not modelled.
-    severity : str
-        ``error``, ``fallback``, ``quality``, ``memory`` or ``slow`` for a limitation; ``danger``, ``warning`` or
-        ``note`` for a hazard.
-    name : str
-        Identifier.
-    title : str
-        Summary.
-    effect : str
-        Consequence.
-    do : str
-        Advice.
-    source : str
-        Source.
-    applied : str
-        How the prediction includes it; empty if it does not.
-    """
-
-    kind: str
+    kind: str  # ``limitation``, ``hazard``, or ``model`` for something that is not modelled
+    #: ``error``, ``fallback``, ``quality``, ``memory`` or ``slow`` for a limitation; ``danger``, ``warning`` or
+    #: ``note`` for a hazard
     severity: str
-    name: str
-    title: str
-    effect: str = ""
-    do: str = ""
+    name: str  # identifier
+    title: str  # summary
+    effect: str = ""  # consequence
+    do: str = ""  # advice
     source: str = ""
-    applied: str = ""
+    applied: str = ""  # how the prediction includes it; empty if it does not
 
     def __repr__(self) -> str:
         return f"<Warn {self.severity}: {self.name}>"

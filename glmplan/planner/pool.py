@@ -19,21 +19,14 @@ class Pool:
     -----
     With windows, recurrent states or compressed caches a token of a short request takes more bytes than one of a long
     request. The record has no order, so that its tokens are not compared with those of another length.
-
-    Attributes
-    ----------
-    length : int
-        Tokens of each request, [token]
-    tokens, low, high : float
-        Tokens of such requests with the 90 % interval, [token]
-    held, held_low : float
-        Whole requests, mean and lower bound, [-]
     """
 
-    length: TokenCount
+    length: TokenCount  # tokens of each request, [token]
+    #: `tokens`, `low`, `high`: tokens of such requests with the 90 % interval, [token]
     tokens: Tokens
     low: Tokens = 0.0
     high: Tokens = 0.0
+    #: `held`, `held_low`: whole requests, mean and lower bound, [-]
     held: float = np.inf
     held_low: float = np.inf
 

@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from glmplan.catalog.engines.defaults import engine_defaults
-from glmplan.catalog.engines.front_ends import front_end
 from glmplan.catalog.engines.kernels import attention_assumed
-from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
+from glmplan.catalog.engines.limitations import called_engine, engine_names, front_end, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator
@@ -452,63 +451,33 @@ class Asked:
     """A request with defaults chosen, except those that the plan compares.
 
     Options of the request that need no choice are read from it; `but` changes them there.
-
-    Attributes
-    ----------
-    request : PlanRequest
-        The request, with model, machine, engine, formats, users and draft tokens as they were resolved.
-    model, checkpoint : ModelSpec, Checkpoint
-        Model and weights.
-    machine : Machine
-        Machine.
-    engine, engine_version : str, str or None
-        Engine and its version; None for the newest with evidence.
-    kv : str or None
-        KV cache format.
-    replicas : int or None
-        Servers of the layout, [-]
-    prefill : int
-        Servers for prefill only (disaggregation), [-]
-    input_tokens, output_tokens : int
-        Prompt and answer of a request, [token]
-    users : tuple of int
-        Concurrencies of the table, rising, [-]
-    users_given, lengths_given : bool
-        True if users and lengths were given.
-    mtp : int
-        Draft tokens per step, [-]
-    acceptance : float or None
-        Mean tokens gained per step, [-]
-    settings : Settings
-        Explicit engine options; others have the default of the engine.
-    assumed : tuple of str
-        Defaults that were taken, as text.
-    notes : tuple of str
-        Remarks on the model files.
-    cached_tokens : int
-        Prompt tokens found in the prefix cache, [token]
     """
 
+    #: the request, with model, machine, engine, formats, users and draft tokens as they were resolved
     request: PlanRequest
+    #: `model`, `checkpoint`: model and weights
     model: ModelSpec
     checkpoint: Checkpoint
     machine: Machine
+    #: `engine`, `engine_version`: engine and its version; None for the newest with evidence
     engine: str
     engine_version: str | None
-    kv: str | None
-    replicas: int | None
+    kv: str | None  # KV cache format
+    replicas: int | None  # servers of the layout, [-]
+    #: `input_tokens`, `output_tokens`: prompt and answer of a request, [token]
     input_tokens: int
     output_tokens: int
-    users: tuple[int, ...]
+    users: tuple[int, ...]  # concurrencies of the table, rising, [-]
+    #: `users_given`, `lengths_given`: True if users and lengths were given
     users_given: bool
     lengths_given: bool
-    mtp: int
-    acceptance: float | None
-    settings: Settings
-    assumed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    cached_tokens: int = 0
-    prefill: int = 0
+    mtp: int  # draft tokens per step, [-]
+    acceptance: float | None  # mean tokens gained per step, [-]
+    settings: Settings  # explicit engine options; others have the default of the engine
+    assumed: tuple[str, ...] = ()  # defaults that were taken, as text
+    notes: tuple[str, ...] = ()  # remarks on the model files
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache, [token]
+    prefill: int = 0  # servers for prefill only (disaggregation), [-]
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"

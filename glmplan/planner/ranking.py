@@ -60,23 +60,15 @@ FLOOR = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of a layout.
+    """Speed of a layout."""
 
-    Attributes
-    ----------
-    alone, many : float
-        Single-user rate, and total rate at the reference concurrency, [token/s]
-    alone_low, many_low : float
-        Lower bounds of both, times the share of accelerators in use, [token/s]
-    knowledge : str
-        Evidence level.
-    """
-
+    #: `alone`, `many`: single-user rate, and total rate at the reference concurrency, [token/s]
     alone: float = 0.0
+    #: `alone_low`, `many_low`: lower bounds of both, times the share of accelerators in use, [token/s]
     alone_low: float = 0.0
     many: float = 0.0
     many_low: float = 0.0
-    knowledge: str = ""
+    knowledge: str = ""  # evidence level
 
 
 def why_not(
@@ -131,29 +123,16 @@ _NO_LIMIT = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A layout with its speed.
+    """A layout with its speed."""
 
-    Attributes
-    ----------
-    holding : Holding
-        The layout and its memory.
-    alone, many : float
-        Single-user rate, and total rate at the reference concurrency; 0 if it does not fit or the speed is unknown,
-        [token/s]
-    why : str
-        Why it was not chosen; empty for the chosen one.
-    unknown : str
-        The fact that is missing for its speed; empty if none is.
-    knowledge : str
-        Evidence level of its speeds; empty if not computed.
-    """
-
-    holding: Holding
+    holding: Holding  # the layout and its memory
+    #: `alone`, `many`: single-user rate, and total rate at the reference concurrency; 0 if it does not fit or the speed
+    #: is unknown, [token/s]
     alone: float
     many: float
-    why: str = ""
-    unknown: str = ""
-    knowledge: str = ""
+    why: str = ""  # why it was not chosen; empty for the chosen one
+    unknown: str = ""  # the fact that is missing for its speed; empty if none is
+    knowledge: str = ""  # evidence level of its speeds; empty if not computed
 
 
 def matrix_rate_known(asked: Asked) -> bool:
@@ -564,41 +543,22 @@ class _Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """Interval width of one metric before and after a benchmark.
+    """Interval width of one metric before and after a benchmark."""
 
-    Attributes
-    ----------
-    users : int
-        Concurrency of the metric, [-]
-    metric : str
-        ``ttft`` or ``tpot``.
-    before, after : float
-        Half the width of the logarithm of its 90 % interval, [-]
-    """
-
-    users: int
-    metric: str
+    users: int  # concurrency of the metric, [-]
+    metric: str  # ``ttft`` or ``tpot``
+    #: `before`, `after`: half the width of the logarithm of its 90 % interval, [-]
     before: float
     after: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Narrowing:
-    """The benchmark that would shrink the intervals of a plan most.
+    """The benchmark that would shrink the intervals of a plan most."""
 
-    Attributes
-    ----------
-    users : int
-        Measured concurrency, [-]
-    `figures` : tuple of Narrowed
-        Effect on the metrics of one user, then of the reference concurrency.
-    command : str
-        The `glmplan validate` command.
-    """
-
-    users: int
-    figures: tuple[Narrowed, ...]
-    command: str
+    users: int  # measured concurrency, [-]
+    figures: tuple[Narrowed, ...]  # effect on the metrics of one user, then of the reference concurrency
+    command: str  # the `glmplan validate` command
 
     def __repr__(self) -> str:
         return f"<Narrowing: {narrowing_words(self)}>"

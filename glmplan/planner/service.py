@@ -93,42 +93,23 @@ _HALVINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A service and the uncertainty of its step times.
+    """A service and the uncertainty of its step times."""
 
-    Parameters
-    ----------
-    service : Service
-        The simulated service.
-    low, high : float
-        90 % interval of the step time relative to its prediction, [-]
-    basis : str
-        Evidence of the step time.
-    first : tuple of float
-        90 % interval of TTFT relative to its prediction, [-]
-    pool : tuple of float
-        90 % interval of the KV pool relative to its prediction, [-]
-    slo : str
-        Default SLO of `fit`; empty for a custom step time.
-    plan : tuple, optional
-        Request and layout if the service is exactly the plan of `fit`, without options of the simulator.
-    tails : tuple, optional
-        Quantiles over the ends of the intervals of the step time and of TTFT, see `glmplan.prediction.distribution`.
-    by_users : callable, optional
-        Quantiles of step time and TTFT over their predictions at a number of users; None if they are the same at all.
-    tries : dict, optional
-        Trials so far, by traffic at any load, SLO, seed and probability.
-    """
-
-    service: Service
+    service: Service  # the simulated service
+    #: `low`, `high`: 90 % interval of the step time relative to its prediction, [-]
     low: float
     high: float
-    basis: str
-    first: tuple[float, float] = (1.0, 1.0)
-    pool: tuple[float, float] = (1.0, 1.0)
-    slo: str = ""
+    basis: str  # evidence of the step time
+    first: tuple[float, float] = (1.0, 1.0)  # 90 % interval of TTFT relative to its prediction, [-]
+    pool: tuple[float, float] = (1.0, 1.0)  # 90 % interval of the KV pool relative to its prediction, [-]
+    slo: str = ""  # default SLO of `fit`; empty for a custom step time
+    #: request and layout if the service is exactly the plan of `fit`, without options of the simulator
     plan: tuple[Asked, Holding] | None = None
+    #: quantiles over the ends of the intervals of the step time and of TTFT, see `glmplan.prediction.distribution`
     tails: tuple[tuple[float, ...], tuple[float, ...]] = (NORMAL, NORMAL)
+    #: quantiles of step time and TTFT over their predictions at a number of users; None if they are the same at all
     by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = field(default=None, compare=False)
+    #: trials so far, by traffic at any load, SLO, seed and probability
     tries: dict[tuple[Any, ...], Tries] = field(default_factory=dict, compare=False)
 
     def known(self, traffic: Traffic, targets: Sequence[Target], draws: Draws) -> Tries:

@@ -58,21 +58,11 @@ _LARGER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WayToHost:
-    """The link for KV offload to host memory.
+    """The link for KV offload to host memory."""
 
-    Attributes
-    ----------
-    each : float
-        Rate of each accelerator while all others transfer too, [B/s]
-    bandwidth : float
-        Rate of all accelerators of a data-parallel rank together, [B/s]
-    what : str
-        The link as text.
-    """
-
-    each: float
-    bandwidth: float
-    what: str
+    each: float  # rate of each accelerator while all others transfer too, [B/s]
+    bandwidth: float  # rate of all accelerators of a data-parallel rank together, [B/s]
+    what: str  # the link as text
 
 
 def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
@@ -184,21 +174,11 @@ def tier_rate(asked: Asked, holding: Holding, kind: str) -> BytesPerSecond | Non
 
 @dataclass(frozen=True, slots=True)
 class HostCopies:
-    """KV offload to host memory.
+    """KV offload to host memory."""
 
-    Attributes
-    ----------
-    tokens : int
-        Tokens per data-parallel rank, [token]
-    bandwidth : float
-        Transfer rate of all accelerators of a rank together, [B/s]
-    what : str
-        The change as text.
-    """
-
-    tokens: int
-    bandwidth: float
-    what: str
+    tokens: int  # tokens per data-parallel rank, [token]
+    bandwidth: float  # transfer rate of all accelerators of a rank together, [B/s]
+    what: str  # the change as text
 
 
 def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str:

@@ -609,23 +609,6 @@ def count_users(
 class Counted:
     """Users counted by steady-state sums.
 
-    Parameters
-    ----------
-    asked : Asked
-        The request, with the lengths of the traffic.
-    holding : Holding
-        The layout and its memory for such requests.
-    bounds : dict of str to float
-        Longest means of the SLO, [s]
-    targets : tuple of Target
-        The SLO.
-    safe : Safe
-        The number and its limits.
-    known : mapping of int to Prediction
-        Predictions by concurrency.
-    usual : bool
-        True for the SLO of `fit`, whose users each have a place in the KV pool and in the batch.
-
     Notes
     -----
     The sums are those of a simulation in its steady state, in which several servers have equal shares of the users
@@ -633,13 +616,13 @@ class Counted:
     TTFT, the loads of an SLO are simulated.
     """
 
-    asked: Asked
-    holding: Holding
-    bounds: dict[str, float]
-    targets: tuple[Target, ...]
-    safe: Safe
-    known: Mapping[int, Prediction]
-    usual: bool
+    asked: Asked  # the request, with the lengths of the traffic
+    holding: Holding  # the layout and its memory for such requests
+    bounds: dict[str, float]  # longest means of the SLO, [s]
+    targets: tuple[Target, ...]  # the SLO
+    safe: Safe  # the number and its limits
+    known: Mapping[int, Prediction]  # predictions by concurrency
+    usual: bool  # True for the SLO of `fit`, whose users each have a place in the KV pool and in the batch
 
     @property
     def in_mean(self) -> dict[str, float]:
@@ -802,27 +785,13 @@ _ROUNDED = 1.0 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """All layouts of a question, the best first.
+    """All layouts of a question, the best first."""
 
-    Attributes
-    ----------
-    asked : Asked
-        The request.
-    ranked : tuple of Scored
-        Layouts, the chosen one first.
-    left_out : tuple of str
-        Layouts that were not evaluated, and why.
-    kv_why : str
-        Reason for the KV cache format.
-    options : frozenset of str
-        Options and patches that are switched on.
-    """
-
-    asked: Asked
-    ranked: tuple[Scored, ...]
-    left_out: tuple[str, ...]
-    kv_why: str
-    options: frozenset[str] = frozenset()
+    asked: Asked  # the request
+    ranked: tuple[Scored, ...]  # layouts, the chosen one first
+    left_out: tuple[str, ...]  # layouts that were not evaluated, and why
+    kv_why: str  # reason for the KV cache format
+    options: frozenset[str] = frozenset()  # options and patches that are switched on
 
     @property
     def best(self) -> Holding:

@@ -116,19 +116,12 @@ def share_below(distance: Ratio, ends: tuple[Ratio, Ratio], tail: Sequence[Ratio
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Predictive distribution of a quantity, relative to its prediction.
+    """Predictive distribution of a quantity, relative to its prediction."""
 
-    Attributes
-    ----------
-    low, high : float
-        90 % interval over the prediction, [-]
-    tail : tuple of float
-        Quantiles over the ends, [-]
-    """
-
+    #: `low`, `high`: 90 % interval over the prediction, [-]
     low: Ratio = 1.0
     high: Ratio = 1.0
-    tail: tuple[Ratio, ...] = NORMAL
+    tail: tuple[Ratio, ...] = NORMAL  # quantiles over the ends, [-]
 
     def quantile(self, share: Ratio) -> Ratio:
         """Return the ratio that this share of outcomes is below.

@@ -276,16 +276,14 @@ def _ends_of(
     return intervals, tails
 
 
-def stated_ratios(
-    deployment: Deployment, load: Load, *, effects: Effects | None = None, measured_on: str | None = None
-) -> dict[str, dict[str, Ratio]]:
+def stated_ratios(deployment: Deployment, load: Load, *, measured_on: str | None = None) -> dict[str, dict[str, Ratio]]:
     """Return the upper over the lower bound with more settings stated.
 
     Kind of assumption, `NOTHING` or `EVERYTHING` → kind of metric (``decode``, ``ttft``) → ratio. Empty if all settings
     are stated, or where other intervals than those of left-out runs apply. Widths know whether all settings are stated,
     not which, so one of several narrows by its own error only (an acceptance length).
     """
-    fit = effects or load_effects(deployment.engine)
+    fit = load_effects(deployment.engine)
     if not deployment.assumed or not runs_on_accelerators(deployment):
         return {}
     keys = keys_of(deployment, measured_on=measured_on)
@@ -443,12 +441,11 @@ def evidence_of_offloading(
 _OFFLOADING = "offload model fitted to published hybrid runs"
 
 
-def evidence_unified_memory(deployment: Deployment, load: Load, *, fit: OffloadFit | None = None) -> Evidence:
+def evidence_unified_memory(deployment: Deployment, load: Load) -> Evidence:
     """Return the evidence from published runs on unified-memory machines."""
     from glmplan.costs.offload.work import load_offload_fit
 
-    fit = fit or load_offload_fit()
-    low, high = fit.intervals["unified"]
+    low, high = load_offload_fit().intervals["unified"]
     outside = f"no matrix rate of {deployment.accelerator.full_name} is published: no prediction of prefill and TTFT"
     if load.phase == "serving":
         outside += "; rates of decoding only"
@@ -632,9 +629,7 @@ def site_deviation(deployment: Deployment, fit: Effects) -> np.ndarray:
     return np.asarray(np.sqrt((site_spread(fit.spread)[levels] ** 2).sum(axis=0)))
 
 
-def narrowed(
-    deployment: Deployment, loads: Sequence[Load], *, effects: Effects | None = None
-) -> list[list[dict[str, float]]]:
+def narrowed(deployment: Deployment, loads: Sequence[Load]) -> list[list[dict[str, float]]]:
     """Return interval half-widths after a run under each load.
 
     For each measured load, for each load: ``ttft`` and ``tpot`` → half-width of the 90 % interval of the logarithm.
@@ -652,7 +647,7 @@ def narrowed(
     ----------
     .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
     """
-    fit = effects or load_effects(deployment.engine)
+    fit = load_effects(deployment.engine)
     if not runs_on_accelerators(deployment) or deployment.structure.part.is_processor or "site" not in fit.intervals:
         return []
     slopes = slopes_of(deployment, loads, fit)

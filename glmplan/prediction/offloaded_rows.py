@@ -205,7 +205,7 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
     )
 
 
-def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Prediction, Prediction]:
+def predict_hybrid(run: Run) -> tuple[Prediction, Prediction]:
     """Return the predictions of a row and of its prompts alone.
 
     For an unstated machine, the middle of the possible ones with an interval over all.
@@ -219,7 +219,7 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Predicti
     >>> figure.low < figure.value < figure.high
     True
     """
-    fit = fit or load_offload_fit()
+    fit = load_offload_fit()
     systems, how = systems_of(run)
     cases = [hybrid_case(run, system, fit=fit) for system in systems]
     titles = systems[0].title if len(systems) == 1 else f"{len(systems)} published hybrid machines"

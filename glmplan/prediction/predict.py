@@ -343,15 +343,15 @@ def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., 
     return seconds
 
 
-def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens, *, effects: Effects | None = None) -> Seconds:
+def front_end_seconds(deployment: Deployment, prompt_tokens: Tokens) -> Seconds:
     """Return the front-end latency before a request can be scheduled."""
     nothing, one = np.zeros(1), np.ones(1)
     front = FrontPoints(one, one * prompt_tokens, prompt_tokens)
-    model = step_model_of(deployment, effects=effects)
+    model = step_model_of(deployment)
     return float(model.times(StepPoints(nothing, nothing, nothing, nothing), front).seconds[0])
 
 
-def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> Seconds:
+def wake_seconds(deployment: Deployment) -> Seconds:
     """Return the extra TTFT of a request that arrives at an idle engine.
 
     0 for machines where it was not separated.
@@ -362,7 +362,7 @@ def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> S
     """
     nothing = np.zeros(1)
     front = FrontPoints(nothing, nothing, wakes=np.ones(1))
-    model = step_model_of(deployment, effects=effects)
+    model = step_model_of(deployment)
     return float(model.times(StepPoints(nothing, nothing, nothing, nothing), front).seconds[0])
 
 

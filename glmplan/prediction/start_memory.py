@@ -163,16 +163,6 @@ def predict_start(
     Notes
     -----
     Weights of a draft model count where the engine counts them: before the pool in vLLM, separately in SGLang.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> llama = load_model("llama-3.1-8b")
-    >>> log = StartupLog("vllm", version="0.11.0", memory_utilization=0.9, max_context=16000.0)
-    >>> found = predict_start(log, llama, llama.checkpoint("bf16"), load_accelerator("h100-sxm"))
-    >>> round(found.weights.value / 2**30, 2), found.kv
-    (14.99, 'bf16')
     """
     fit = fit or load_memory_fit()
     held, kv = launched(log, model, checkpoint, part, graphs=graphs)

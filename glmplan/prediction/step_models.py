@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,9 +49,6 @@ from glmplan.prediction.effects import (
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit, limited
 from glmplan.units import Tokens, Watts
-
-if TYPE_CHECKING:
-    from glmplan.costs.offload.work import OffloadFit
 
 __all__ = [
     "LimitedSteps",
@@ -249,9 +245,7 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     return result
 
 
-def step_model_of(
-    deployment: Deployment, *, effects: Effects | None = None, constants: OffloadFit | None = None
-) -> StepModel:
+def step_model_of(deployment: Deployment, *, effects: Effects | None = None) -> StepModel:
     """Return the step model of a deployment, used by every command.
 
     `HostedSteps` with weights in host memory, `OneMemorySteps` for unified memory without a published matrix rate, else
@@ -275,14 +269,12 @@ def step_model_of(
         from glmplan.costs.offload.steps import HostedSteps
         from glmplan.costs.offload.work import load_offload_fit
 
-        fit = constants or load_offload_fit()
-        return HostedSteps(d.model, d.checkpoint, d.offload, d.rated[0], d.count, fit, d.kv, tokens)
+        return HostedSteps(d.model, d.checkpoint, d.offload, d.rated[0], d.count, load_offload_fit(), d.kv, tokens)
     if d.accelerator.runs_on_one_memory:
         from glmplan.costs.offload.steps import OneMemorySteps
         from glmplan.costs.offload.work import load_offload_fit
 
-        fit = constants or load_offload_fit()
-        return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
+        return OneMemorySteps(d.model, d.checkpoint, d.accelerator, load_offload_fit(), d.kv, tokens)
     effects = effects or load_effects(d.engine)
     total, _ = effects.sum_of(keys_of(d))
     steps = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)

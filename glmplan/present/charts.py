@@ -69,7 +69,7 @@ _LONG = re.compile(r"(?<![\w.-])\d+\.\d{5,}(?![\w.])")
 _NUMBER = "datum.value >= 1 ? format(datum.value, ',~f') : format(datum.value, '~g')"
 
 
-def check_chart(path: str | Path, *, field: str = "--plot") -> None:
+def check_chart(path: str | Path) -> None:
     """Raise SpecError for an unknown suffix, before anything is computed.
 
     Examples
@@ -80,8 +80,8 @@ def check_chart(path: str | Path, *, field: str = "--plot") -> None:
     """
     path = Path(path)
     if path.suffix not in FORMS:
-        raise SpecError("is no kind of chart", field=field, value=path.suffix or path.name, choices=FORMS)
-    check_extra("vl_convert", field=field)
+        raise SpecError("is no kind of chart", field="--plot", value=path.suffix or path.name, choices=FORMS)
+    check_extra("vl_convert", field="--plot")
 
 
 def _theme() -> dict[str, Any]:

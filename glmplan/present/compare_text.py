@@ -12,8 +12,8 @@ from glmplan.planner.question import other_name
 from glmplan.planner.ranking import prompts_timed, untimed_words
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure
+from glmplan.present.text import EVIDENCE_LABELS
 from glmplan.purchase.compare import Compared, Side, fitted_apart, lower_rates
-from glmplan.purchase.evidence import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import floored_probability
 from glmplan.units import QUANTILE_90, Ratio, counted_unit
 

@@ -34,27 +34,13 @@ _BILLION = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PublishedTotal:
-    """Published total of parameters, and the nearest computed total.
+    """Published total of parameters, and the nearest computed total."""
 
-    Attributes
-    ----------
-    printed : str
-        As printed, in billions.
-    computed : int
-        Weights, [-]
-    counts : str
-        Layers in the computed total.
-    agrees : str
-        Rule that gives the printed digits: ``rounded``, ``cut off`` or ``rounded to 10``; empty if none does.
-    why : str
-        Reason of a disagreement, from the entry.
-    """
-
-    printed: str
-    computed: int
-    counts: str
-    agrees: str
-    why: str
+    printed: str  # as printed, in billions
+    computed: int  # weights, [-]
+    counts: str  # layers in the computed total
+    agrees: str  # rule that gives the printed digits: ``rounded``, ``cut off`` or ``rounded to 10``; empty if none does
+    why: str  # reason of a disagreement, from the entry
 
 
 def published_total(model: ModelSpec) -> PublishedTotal | None:

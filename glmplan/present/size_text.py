@@ -12,7 +12,7 @@ from glmplan.planner.formats import FEW_BITS
 from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.planner.question import experts_of, other_name
 from glmplan.planner.traffic_search import traffic_words
-from glmplan.purchase.evidence import EVIDENCE_LABELS
+from glmplan.present.text import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import OFFERED, Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.tables import frame_of_columns, table_text
-from glmplan.purchase.evidence import EVIDENCE_LABELS
+from glmplan.present.tables import markdown_rows
+from glmplan.present.text import EVIDENCE_LABELS
 from glmplan.purchase.frontier import OBJECTIVE_LABELS
+from glmplan.purchase.hybrid import SCALES, Mix, Portfolio, one_more, owns_at
 from glmplan.purchase.inventory import SOLVER, Assignment, Inventory, Pair, pair_rows
 from glmplan.purchase.sweep import Swept, rows_of
 from glmplan.units import counted_unit
@@ -16,7 +18,17 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-__all__ = ["inventory_record", "inventory_text", "sweep_text"]
+__all__ = [
+    "break_even_line",
+    "four_digits",
+    "inventory_record",
+    "inventory_text",
+    "mix_rows",
+    "mix_text",
+    "sensitivity_markdown",
+    "sensitivity_text",
+    "sweep_text",
+]
 
 _LISTED = 20
 
@@ -107,3 +119,90 @@ def inventory_text(record: Mapping[str, Any]) -> str:
     lines += [f"  idle: {idle}"] if idle else []
     lines += [f"{row['machine']}, {row['model']}: {row['reason']}" for row in record["pairs"] if row["reason"]]
     return "\n".join(lines)
+
+
+# Tables of `glmplan sensitivity`: the outcome at each assumption's ends.
+
+#: field of the JSON → title of the column
+_LABELS = {
+    "what": "assumption",
+    "low": "result at low",
+    "high": "result at high",
+    "from": "low value",
+    "to": "high value",
+    "know it by": "how to find out",
+}
+
+
+def sensitivity_text(rows: Sequence[dict[str, Any]], title: str) -> str:
+    """Return the assumptions as columns of text below a title."""
+    return f"{title}\n{table_text(_labelled(rows)) if rows else 'no assumption with a known range changes it'}"
+
+
+def sensitivity_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the assumptions as a Markdown table."""
+    table = _labelled(rows) or [dict.fromkeys(_LABELS.values())]
+    text = markdown_rows(table, lambda value: four_digits(value) if isinstance(value, float) else str(value))
+    return text if rows else "\n".join(text.split("\n")[:2])
+
+
+def _labelled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{label: row[name] for name, label in _LABELS.items()} for row in rows]
+
+
+def four_digits(value: float) -> str:
+    """Return a number with four digits, and all before the point.
+
+    Examples
+    --------
+    >>> four_digits(12345.6), four_digits(0.123456)
+    ('12,346', '0.1235')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# Text of `glmplan hybrid`: machines and APIs, value of one more machine.
+
+
+def mix_rows(mix: Mix) -> list[dict[str, Any]]:
+    """Return the share of each server in each class of requests."""
+    return [
+        {"class": name, "server": server, "share": share}
+        for name, servers in mix.shares.items()
+        for server, share in servers.items()
+    ]
+
+
+def mix_text(read: Portfolio, mix: Mix) -> str:
+    """Return cost, shares, refused APIs, capacity and load of machines."""
+    saved = one_more(read, mix)
+    owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
+    api = sum(mix.usd_api.values())
+    lines = [f"{mix.usd_month:,.0f} USD/month: {owned} {mix.usd_local:,.0f} USD, APIs {api:,.0f} USD"]
+    for name, servers in mix.shares.items():
+        lines.append(f"  {name}: " + ", ".join(f"{share:.0%} {server}" for server, share in servers.items()))
+    for seller in read.sellers:
+        lines += [f"  {name} is not sent to {seller.name}: {why}" for name, why in seller.refused.items()]
+    for local in read.locals:
+        carried = ", ".join(f"{rate:.3g}/s of {name}" for name, rate in local.carries.items())
+        used = mix.used[local.name]
+        busy = f"; utilisation {max(used):.0%} at the peak, {sum(used) / len(used):.0%} mean" if any(used) else ""
+        lines.append(f"  {local.name}: {local.usd_month:,.0f} USD/month ({local.paid}), capacity {carried}{busy}")
+        worth = saved[local.name]
+        if round(worth) > 0:
+            allowed = "" if mix.machines[local.name] < local.most else f"; at most {local.most} are allowed"
+            cost = "more than it costs" if worth > local.usd_month else "not more than it costs"
+            lines.append(f"    one more machine would save {worth:,.0f} USD/month of API cost, {cost}{allowed}")
+    return "\n".join([*lines, *(f"  note: {text}" for local in read.locals for text in local.assumed)])
+
+
+def break_even_line(free: Portfolio, scale: float | None) -> str:
+    """Return the volume from which a machine pays off, as text."""
+    low, high = SCALES
+    if scale is not None:
+        text = f"a machine pays off from {scale:.3g} times today's volume"
+    elif owns_at(free, low):
+        text = f"a machine pays off even at {low:g} times today's volume"
+    else:
+        text = f"the API stays cheaper even at {high:,g} times today's volume"
+    return f"  requests that may go to an API: {text}"

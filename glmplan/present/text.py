@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from glmplan.prediction.predict import Figure
 
 __all__ = [
+    "EVIDENCE_LABELS",
     "LEAST_WIDTH",
     "LIMITS",
     "VERDICTS",
@@ -30,6 +31,22 @@ __all__ = [
 WIDTH = 100
 #: minimum width of a page [-]
 LEAST_WIDTH = 60
+#: class of `glmplan.prediction.effects.KNOWN_AS` → label of at most 25 characters
+EVIDENCE_LABELS: dict[str, str] = {
+    "site": "measured here",
+    "configuration": "measured",
+    "release": "other version",
+    "group": "other layout",
+    "group_release": "other layout and version",
+    "pair": "model and GPU separately",
+    "adapters": "without LoRA adapters",
+    "apart": "not disaggregated",
+    "format": "other quantization",
+    "accelerator": "GPU only",
+    "model": "model only",
+    "engine": "engine only",
+    "nothing": "none",
+}
 VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
 LIMITS = {"kv": "KV pool", "tpot": "decode speed", "queue": "queueing", "hazard": "hazard"}
 

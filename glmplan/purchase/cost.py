@@ -289,15 +289,6 @@ def rented_month(hourly: UsdArray, accelerators: ArrayLike, *, terms: Terms) -> 
     """Return the monthly cost of accelerators that are rented at all hours.
 
     `hourly`: Price of an accelerator hour, with host, network and power.
-
-    Examples
-    --------
-    >>> from datetime import date
-    >>> from glmplan.catalog.entries.prices import load_prices
-    >>> from glmplan.purchase.cost import read_terms
-    >>> terms = read_terms(prices=load_prices(), today=date(2026, 11, 22))
-    >>> float(rented_month(2.0, 8, terms=terms).total)
-    11680.0
     """
     count = np.asarray(accelerators, dtype=float)
     return Month(

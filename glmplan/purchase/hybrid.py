@@ -482,15 +482,6 @@ def one_more(portfolio: Portfolio, mix: Mix) -> dict[str, float]:
     """Return the API cost that one more machine of each type would save.
 
     The cost is that of a month; `most` does not count.
-
-    Examples
-    --------
-    >>> from glmplan.purchase.hybrid import Local, RequestClass, Seller
-    >>> chat = RequestClass(name="chat", requests_per_day=86400, input=1000, output=100, profile=(1.0,) * 24)
-    >>> machine, api = Local("box", 1000.0, "buy", 4, {"chat": 5.0}), Seller("api", {"chat": 1e-4}, {})
-    >>> both = Portfolio((chat,), (machine,), (api,))
-    >>> round(one_more(both, best_mix(both))["box"])  # the bill of the API: 730 h of 3,600 requests
-    263
     """
     programme = _programme(portfolio, 1.0)
     saved = {}
@@ -524,15 +515,6 @@ def break_even_scale(portfolio: Portfolio, *, report: Callable[[float], None] = 
     """Return the volume scale from which the cheapest mix has a machine.
 
     None if it has one at all `SCALES` or at none. `report` is called with each scale that is tested.
-
-    Examples
-    --------
-    >>> from glmplan.purchase.hybrid import Local, RequestClass, Seller
-    >>> chat = RequestClass(name="chat", requests_per_day=86400, input=1000, output=100, profile=(1.0,) * 24)
-    >>> machine, api = Local("box", 1000.0, "buy", 4, {"chat": 5.0}), Seller("api", {"chat": 0.001}, {})
-    >>> scale = break_even_scale(Portfolio((chat,), (machine,), (api,)))
-    >>> round(scale * 730 * 3600 * 0.001)  # the bill of a month at that volume is the cost of the box
-    1000
     """
     if not portfolio.locals or not portfolio.sellers:
         raise SpecError("needs a machine and an API to break even between", field="portfolio")
@@ -554,14 +536,6 @@ def owns_at(portfolio: Portfolio, scale: Ratio) -> bool:
     """Return True if the cheapest mix at a scale has a machine.
 
     Also if it needs more machines than are allowed.
-
-    Examples
-    --------
-    >>> from glmplan.purchase.hybrid import Local, RequestClass, Seller
-    >>> chat = RequestClass(name="chat", requests_per_day=86400, input=1000, output=100, profile=(1.0,) * 24)
-    >>> machine, api = Local("box", 1000.0, "buy", 4, {"chat": 5.0}), Seller("api", {"chat": 0.001}, {})
-    >>> [owns_at(Portfolio((chat,), (machine,), (api,)), scale) for scale in (0.1, 1.0)]
-    [False, True]
     """
     try:
         return any(best_mix(portfolio, scale=scale).machines.values())

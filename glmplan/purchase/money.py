@@ -359,15 +359,6 @@ def accelerator_watts(machine: Machine, *, terms: Terms, limit: Watts | None = N
     """Return the power of the accelerators of a machine under load.
 
     `limit`: Power limit of each accelerator.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.prices import load_prices
-    >>> from glmplan.io.machines.resolve import resolve_machine
-    >>> from glmplan.purchase.cost import read_terms
-    >>> terms = read_terms({"power_share": 0.8}, prices=load_prices(), today=date(2026, 6, 1))
-    >>> accelerator_watts(resolve_machine("4xrtx-pro-6000-ws"), terms=terms, limit=300.0)
-    1200.0
     """
     most = math.inf if limit is None else limit
     return sum(count * min(terms.power_share * _rating(part), most) for part, count in cards_of(machine))
@@ -384,15 +375,6 @@ def server_draw(machine: Machine, *, terms: Terms) -> Watts | None:
 
     That of the host, else of the server of the catalogue with this accelerator, all parts at their most. None if none
     is stated, or if the term ``rest_watts`` is given.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.prices import load_prices
-    >>> from glmplan.io.machines.resolve import resolve_machine
-    >>> from glmplan.purchase.cost import read_terms
-    >>> terms = read_terms(prices=load_prices(), today=date(2026, 6, 1))
-    >>> server_draw(resolve_machine("4xb200-sxm"), terms=terms)  # DGX B200: 14.3 kW / 8
-    1787.5
     """
     server = None if "rest_watts" in terms.given else _server_of(machine)
     if server is None or server.power is None or server.power.draw is None:
@@ -815,14 +797,6 @@ def market_of(offers: Iterable[Offer], inputs: Tokens, outputs: Tokens, cached: 
     """Return the offers for the tokens of a month, with their median.
 
     Two or fewer offers have no outliers.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.prices import load_prices
-    >>> offers = offers_of("glm-5.1", load_prices(), today=date(2026, 11, 22))
-    >>> market = market_of(offers, 100e6, 20e6)
-    >>> market.low <= market.offer.bill(100e6, 20e6) <= market.high
-    True
     """
     bills = sorted(((offer.bill(inputs, outputs, cached), offer) for offer in offers), key=lambda row: row[0])
     middle = statistics.median(bill for bill, _ in bills)

@@ -25,7 +25,7 @@ from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for
-from glmplan.planner.ask import Deployed, kept, predict
+from glmplan.planner.ask import Deployed, predict
 from glmplan.planner.capacity import MAY_START
 from glmplan.planner.formats import FEW_BITS, bits_of
 from glmplan.planner.layouts import apart_basis, known_apart
@@ -56,7 +56,6 @@ __all__ = [
     "candidates",
     "machine_counts",
     "sized",
-    "slo_attainment",
     "slo_statistics",
     "spend_of",
     "within",
@@ -93,15 +92,6 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
     """Return the machines to try, cheapest first, and the unpriced ones.
 
     Unpriced machines are names. Machines without a price are tried only if the question names them; they come last.
-
-    Examples
-    --------
-    >>> from datetime import date
-    >>> from glmplan.purchase.money import money_of
-    >>> from glmplan.purchase.size_question import read_size
-    >>> asked = read_size("glm-5.1", "tpot p95 < 60 ms", users=20, only="rtx-pro-6000-ws")
-    >>> [one.machine.count for one in candidates(asked, money_of(today=date(2026, 11, 22)))[0]]
-    [1, 2, 3, 4, 5, 6, 7, 8]
     """
     priced, without = [], []
     for one in asked.own:
@@ -805,14 +795,6 @@ def _attainment(search: _Search, unit: _Unit, machines: int) -> Kept:
         share = share_of(asked.traffic, machines)
         search.tried[key] = kept_of(service, share, parse_slo(asked.slo), cutoff=Cutoff(asked.probability, named=False))
     return search.tried[key]
-
-
-def slo_attainment(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:
-    """Return the SLO attainment of machines with equal shares of the load.
-
-    It is that of the machine with the largest share: the error of the step time is common to all machines.
-    """
-    return kept(planned, asked.slo, share_of(asked.traffic, machines))
 
 
 def _predicted(search: _Search, planned: Deployed, machines: int, attainment: Kept) -> Prediction:

@@ -114,20 +114,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A benchmark on one machine and the machines after it.
+    """A benchmark on one machine and the machines after it."""
 
-    Attributes
-    ----------
-    users : int
-        Concurrency of the benchmark, [-]
-    command : str
-        Its `glmplan validate` command.
-    machines, after : int
-        Machines that the answer needs now, and if the benchmark finds what is predicted, [-]
-    """
-
-    users: int
-    command: str
+    users: int  # concurrency of the benchmark, [-]
+    command: str  # its `glmplan validate` command
+    #: `machines`, `after`: machines that the answer needs now, and if the benchmark finds what is predicted, [-]
     machines: int
     after: int
 

@@ -66,7 +66,6 @@ __all__ = [
     "blocks_of",
     "check_table",
     "csv_parts",
-    "csv_text",
     "read_part",
     "rows_of",
     "simulated_columns",
@@ -132,22 +131,17 @@ def rows_of(column: Any, rows: np.ndarray | None = None) -> Any:
     return column if rows is None else column[rows]
 
 
-def csv_text(columns: pd.DataFrame | Mapping[str, Any]) -> str:
-    """Return columns as CSV, byte for byte as pandas writes them.
+def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield columns as CSV in chunks of rows.
 
-    Numbers have six significant digits.
+    Byte for byte as pandas writes them; numbers have six significant digits.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> csv_text(pd.DataFrame({"name": ["a,b", None], "value": [2 / 3, float("nan")]}))
-    'name,value\\n"a,b",0.666667\\n,\\n'
+    >>> b"".join(csv_parts(pd.DataFrame({"name": ["a,b", None], "value": [2 / 3, float("nan")]})))
+    b'name,value\\n"a,b",0.666667\\n,\\n'
     """
-    return b"".join(csv_parts(columns)).decode()
-
-
-def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the CSV of `csv_text` in chunks of rows."""
     yield (_line(columns) + "\n").encode()
     length = max(len(columns[name]) for name in columns)
     fields = _fields([columns[name] for name in columns])

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from glmplan.request.option import Kind, options_of
 
-__all__ = ["keyword_types", "keywords_of", "type_hints_text", "with_keywords"]
+__all__ = ["keyword_types", "keywords_of", "with_keywords"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -45,23 +45,6 @@ def keywords_of(record: type[BaseModel], without: tuple[str, ...] = ()) -> dict[
 def keyword_types(title: str, record: type[BaseModel], without: tuple[str, ...] = ()) -> Any:
     """Return the keyword arguments of a record as a TypedDict, all of them optional."""
     return TypedDict(title, dict(keywords_of(record, without)), total=False)  # type: ignore[operator]
-
-
-def type_hints_text(records: dict[str, tuple[type[BaseModel], tuple[str, ...], str]]) -> str:
-    """Return the file of types for type checkers, which cannot compute a TypedDict.
-
-    - `records`: Title of each TypedDict → its record, fields left out, docstring.
-    """
-    lines = [
-        "# Written by `make docs` from glmplan.request; do not edit.",
-        "from collections.abc import Sequence",
-        "from pathlib import Path",
-        "from typing import TypedDict",
-    ]
-    for title, (record, without, text) in records.items():
-        lines += ["", f"class {title}(TypedDict, total=False):", f'    """{text}"""', ""]
-        lines += [f"    {name}: {kind}" for name, kind in keywords_of(record, without).items()]
-    return "\n".join([*lines, "", "def keyword_hints_text() -> str: ..."]) + "\n"
 
 
 def with_keywords(record: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[[_Function], _Function]:

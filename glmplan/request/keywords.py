@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from glmplan.request.derive import keyword_types, type_hints_text
+from glmplan.request.derive import keyword_types
 from glmplan.request.plan import PlanRequest
 from glmplan.request.traffic import TrafficSpec
 
-__all__ = ["Arrivals", "Question", "keyword_hints_text"]
+__all__ = ["SUBJECT", "Arrivals", "Question"]
 
-_SUBJECT = ("model", "on")
+#: arguments of a plan by position
+SUBJECT = ("model", "on")
 
-Question = keyword_types("Question", PlanRequest, _SUBJECT)
+Question = keyword_types("Question", PlanRequest, SUBJECT)
 Arrivals = keyword_types("Arrivals", TrafficSpec)
-
-
-def keyword_hints_text() -> str:
-    """Return the text of `keywords.pyi`."""
-    return type_hints_text(
-        {
-            "Question": (PlanRequest, _SUBJECT, "Options of a plan beside model and machine, as `glmplan fit --help`."),
-            "Arrivals": (TrafficSpec, (), "Options of traffic beside its kind."),
-        }
-    )

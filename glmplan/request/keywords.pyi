@@ -66,4 +66,4 @@ class Arrivals(TypedDict, total=False):
     images: float | str | None
     patience: float | str | None
 
-def keyword_hints_text() -> str: ...
+SUBJECT: tuple[str, ...]

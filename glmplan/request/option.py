@@ -42,62 +42,30 @@ EVERY_COMMAND = PLANS | PLANNED | {"simulate", "size"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """The declaration of one option.
+    """The declaration of one option."""
 
-    Attributes
-    ----------
-    help : str
-        Sentence of the command line, of OpenAPI and of the reference.
-    kind : str
-        One of `Kind`.
-    unit : str
-        Unit of a plain number; empty where it has none.
-    least, most : int
-        Smallest and largest whole number.
-    choices : tuple of str
-        Values that are understood; empty where all are.
-    flags : tuple of str
-        Spellings on the command line; empty for the name with dashes.
-    commands : frozenset of str
-        Commands that take it.
-    axis : str
-        Help text as an axis of a sweep, where it takes several values; empty where it is no axis.
-    point : bool
-        Whether the axis varies the load of one deployment and not the deployment.
-    tries : str
-        Help text of `size`, where it takes several values and tries each; empty where one value holds for all machines.
-    sheet : str
-        Column, named cell or fact of a workbook that shows it anyway; empty for a column of its own where it is given.
-    form : str
-        Heading over its field in the page's form; empty where the form leaves it out.
-    label, vacant : str
-        Name of the field, by default the name of the option, and the text of the empty field.
-    listed : bool
-        Whether the form offers the values of the catalogue.
-    over_http : bool
-        Whether the service takes it: it never opens a file that a request names.
-    example : str
-        Value that OpenAPI shows.
-    """
-
-    help: str
-    kind: Kind = "name"
-    unit: str = ""
+    help: str  # sentence of the command line, of OpenAPI and of the reference
+    kind: Kind = "name"  # one of `Kind`
+    unit: str = ""  # unit of a plain number; empty where it has none
+    #: `least`, `most`: smallest and largest whole number
     least: int = 1
     most: int = 1 << 31
-    choices: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    commands: frozenset[str] = EVERY_COMMAND
-    axis: str = ""
-    point: bool = False
+    choices: tuple[str, ...] = ()  # values that are understood; empty where all are
+    flags: tuple[str, ...] = ()  # spellings on the command line; empty for the name with dashes
+    commands: frozenset[str] = EVERY_COMMAND  # commands that take it
+    axis: str = ""  # help text as an axis of a sweep, where it takes several values; empty where it is no axis
+    point: bool = False  # whether the axis varies the load of one deployment and not the deployment
+    #: help text of `size`, where it takes several values and tries each; empty where one value holds for all machines
     tries: str = ""
+    #: column, named cell or fact of a workbook that shows it anyway; empty for a column of its own where it is given
     sheet: str = ""
-    form: str = "Engine settings"
+    form: str = "Engine settings"  # heading over its field in the page's form; empty where the form leaves it out
+    #: `label`, `vacant`: name of the field, by default the name of the option, and the text of the empty field
     label: str = ""
     vacant: str = ""
-    listed: bool = False
-    over_http: bool = True
-    example: str = ""
+    listed: bool = False  # whether the form offers the values of the catalogue
+    over_http: bool = True  # whether the service takes it: it never opens a file that a request names
+    example: str = ""  # value that OpenAPI shows
 
     def read(self, given: object, field: str) -> Any:
         """Return a given value in the type of the option; SpecError names the field.

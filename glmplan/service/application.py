@@ -351,28 +351,20 @@ async def _document(request: Request) -> JSONResponse:
     return JSONResponse(request.app.state.document())
 
 
-@_SERVICE.get("/docs", include_in_schema=False, name="docs")
-async def _docs() -> Response:
-    """Return the page that shows the document."""
-    return _file_of_the_page("docs.html")
+def _add_page(path: str, name: str, file: str) -> None:
+    async def shown() -> Response:
+        return _file_of_the_page(file)
+
+    _SERVICE.get(path, include_in_schema=False, name=name)(shown)
 
 
-@_SERVICE.get("/", include_in_schema=False, name="page")
-async def _page() -> Response:
-    """Return the page."""
-    return _file_of_the_page("index.html")
-
-
-@_SERVICE.get("/buy", include_in_schema=False, name="buy")
-async def _buy() -> Response:
-    """Return the page that finds a machine."""
-    return _file_of_the_page("buy.html")
-
-
-@_SERVICE.get("/check", include_in_schema=False, name="check")
-async def _check() -> Response:
-    """Return the page that compares measurements with predictions."""
-    return _file_of_the_page("check.html")
+for _path, _name, _file in (
+    ("/docs", "docs", "docs.html"),
+    ("/", "page", "index.html"),
+    ("/buy", "buy", "buy.html"),
+    ("/check", "check", "check.html"),
+):
+    _add_page(_path, _name, _file)
 
 
 @_SERVICE.get("/page/{name}", include_in_schema=False, name="asset")

@@ -35,14 +35,9 @@ class WorkerPool:
 
     Each process answers one question at a time; others wait, up to `Limits.waiting`.
 
-    Parameters
-    ----------
-    name : str
-        Name of the kind in the log and the metrics.
-    count : int
-        Number of processes, [-]
-    limits : Limits
-        Limits of the service.
+    - `name`: Name of the kind in the log and the metrics.
+    - `count`: Number of processes, [-]
+    - `limits`: Limits of the service.
     """
 
     def __init__(self, name: str, count: int, limits: Limits) -> None:
@@ -220,12 +215,8 @@ Answer = tuple[int, bytes]
 class Dispatcher:
     """Processes, jobs and cached answers of one service.
 
-    Parameters
-    ----------
-    limits : Limits
-        Limits of the service.
-    metrics : Metrics
-        Counters.
+    - `limits`: Limits of the service.
+    - `metrics`: Counters.
     """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:

@@ -63,18 +63,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file of the page.
+    """One file of the page."""
 
-    Attributes
-    ----------
-    content : bytes
-        Content of the file.
-    kind : str
-        Media type.
-    """
-
-    content: bytes
-    kind: str
+    content: bytes  # content of the file
+    kind: str  # media type
 
 
 @cache

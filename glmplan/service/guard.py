@@ -96,55 +96,28 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the service.
+    """Limits of the service."""
 
-    Attributes
-    ----------
-    body : int
-        Maximum body of a request, [B]
-    points : int
-        Points of a sweep, [-]
-    requests : int
-        Requests of a simulation, all replications together, [-]
-    rows : int
-        Rows of a table to predict, [-]
-    quick_seconds, long_seconds, job_seconds : float
-        Time limits of a quick answer (`fit`, `predict`, `compare`), of a longer one and of a job, [s]
-    quick_workers, long_workers, job_workers : int
-        Processes for quick answers, longer ones and jobs, [-]
-    waiting : int
-        Maximum questions waiting for a process of each kind, [-]
-    jobs : int
-        Maximum jobs that wait, run or are kept with their answers, [-]
-    kept_seconds : float
-        Time until an ended job is deleted, [s]
-    memory : int
-        Address space of a worker process, [B]
-    answers : int
-        Maximum cached answers, [-]
-    calibration : str
-        Path of the calibration of a site, applied to every prediction; empty for none.
-    job_file : str
-        Path of the SQLite file of jobs; empty to keep them in memory.
-    """
-
-    body: int = 256 * 1024
-    points: int = 20_000
-    requests: int = 50_000
-    rows: int = 1_000
+    body: int = 256 * 1024  # maximum body of a request, [B]
+    points: int = 20_000  # points of a sweep, [-]
+    requests: int = 50_000  # requests of a simulation, all replications together, [-]
+    rows: int = 1_000  # rows of a table to predict, [-]
+    #: `quick_seconds`, `long_seconds`, `job_seconds`: time limits of a quick answer (`fit`, `predict`, `compare`), of a
+    #: longer one and of a job, [s]
     quick_seconds: float = 20.0
     long_seconds: float = 60.0
     job_seconds: float = 900.0
+    #: `quick_workers`, `long_workers`, `job_workers`: processes for quick answers, longer ones and jobs, [-]
     quick_workers: int = min(4, os.cpu_count() or 1)
     long_workers: int = 1
     job_workers: int = min(4, os.cpu_count() or 1)
-    waiting: int = 64
-    jobs: int = 100
-    kept_seconds: float = 3600.0
-    memory: int = 4_000_000_000
-    answers: int = 512
-    calibration: str = ""
-    job_file: str = ""
+    waiting: int = 64  # maximum questions waiting for a process of each kind, [-]
+    jobs: int = 100  # maximum jobs that wait, run or are kept with their answers, [-]
+    kept_seconds: float = 3600.0  # time until an ended job is deleted, [s]
+    memory: int = 4_000_000_000  # address space of a worker process, [B]
+    answers: int = 512  # maximum cached answers, [-]
+    calibration: str = ""  # path of the calibration of a site, applied to every prediction; empty for none
+    job_file: str = ""  # path of the SQLite file of jobs; empty to keep them in memory
 
 
 Scope = MutableMapping[str, Any]
@@ -207,18 +180,11 @@ class _Refused(Exception):
 class Guard:
     """The outermost ASGI layer of the service.
 
-    Parameters
-    ----------
-    app : callable
-        ASGI application that answers.
-    limits : Limits
-        Limits of the service.
-    metrics : Metrics
-        Counters of requests.
-    token : str
-        Required token; empty on loopback, where the Host header is checked instead.
-    takes_posts : callable, optional
-        Whether a path accepts POST; others are answered by the application (405).
+    - `app`: ASGI application that answers.
+    - `limits`: Limits of the service.
+    - `metrics`: Counters of requests.
+    - `token`: Required token; empty on loopback, where the Host header is checked instead.
+    - `takes_posts`: Returns True if a path accepts POST; the application answers the others (405).
     """
 
     def __init__(

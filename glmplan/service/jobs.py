@@ -60,41 +60,21 @@ class Pool(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A long question that is computed in the background.
+    """A long question that is computed in the background."""
 
-    Attributes
-    ----------
-    name : str
-        Random name, which cannot be guessed.
-    number : int
-        Order of acceptance.
-    ask : str
-        Name of the question.
-    question : str
-        Fields of the question as JSON.
-    state : str
-        ``waiting``, ``running``, ``done``, ``refused``, ``failed`` or ``cancelled``.
-    starts : int
-        Starts of the computation, [-]
-    done, total : int
-        Finished and total work, [-]
-    begun, ended : float
-        Monotonic times of start and end; 0 before, [s]
-    answer : bytes
-        The answer as JSON.
-    """
-
-    name: str
-    number: int
-    ask: str
-    question: str
-    state: str = "waiting"
-    starts: int = 0
+    name: str  # random name, which cannot be guessed
+    number: int  # order of acceptance
+    ask: str  # name of the question
+    question: str  # fields of the question as JSON
+    state: str = "waiting"  # ``waiting``, ``running``, ``done``, ``refused``, ``failed`` or ``cancelled``
+    starts: int = 0  # starts of the computation, [-]
+    #: `done`, `total`: finished and total work, [-]
     done: int = 0
     total: int = 0
+    #: `begun`, `ended`: monotonic times of start and end; 0 before, [s]
     begun: float = field(default_factory=time.monotonic)
     ended: float = 0.0
-    answer: bytes = b""
+    answer: bytes = b""  # the answer as JSON
 
     @property
     def over(self) -> bool:
@@ -112,10 +92,7 @@ class Job:
 class JobFile:
     """SQLite file of jobs, used by one process at a time.
 
-    Parameters
-    ----------
-    path : str
-        Path of the file, which is created for this user only; empty for jobs in memory.
+    - `path`: Path of the file, which is created for this user only; empty for jobs in memory.
 
     Examples
     --------
@@ -194,12 +171,8 @@ class JobFile:
 class Jobs:
     """All jobs of a service.
 
-    Parameters
-    ----------
-    pool : Pool
-        Processes that compute them.
-    limits : Limits
-        Limits of the service, with the path of the file.
+    - `pool`: Processes that compute them.
+    - `limits`: Limits of the service, with the path of the file.
     """
 
     def __init__(self, pool: Pool, limits: Limits) -> None:

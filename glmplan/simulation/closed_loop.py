@@ -44,56 +44,38 @@ class StepMix:
     """Kinds of step of a run, with the weight of each in every metric.
 
     A run of means has those of ``ttft``, ``tpot`` and ``counted`` only.
-
-    Attributes
-    ----------
-    decode_requests, decode_context, prefill_tokens, prefill_context : (k,) array
-        What a step of each kind holds, as in `glmplan.costs.points.StepPoints`.
-    ttft : (k,) array
-        Steps of this kind that a request waits through until its first token, mean over requests, [-]
-    ttft_median : (k,) array
-        The same for the fifth of the requests around the median, [-]
-    ttft_late : (k,) array
-        The same for the last 2 % of the requests by this wait, at least one: the 99th percentile, [-]
-    tpot : (k,) array
-        Steps of this kind for each output token after the first, mean over requests, [-]
-    tpot_median, tpot_late : (k,) array
-        The same for the fifth of the requests around the median, and for the last 2 %, [-]
-    itl : (k,) array
-        Steps of this kind for each gap between tokens, mean over all tokens, [-]
-    itl_median, itl_late : (k,) array
-        The same for the fifth of the tokens around the one with the median gap, and for a thousandth around the 99th
-        percentile, [-]
-    stay : (k,) array
-        Steps of this kind from sending a request to its last token, mean over requests, [-]
-    stay_late, stay_late_first : (k,) array
-        The same for the last 2 % of the requests by this time, and the part of it up to the first token, [-]
-    counted : (k,) array
-        Steps of this kind within the part of the run that counts, [-]
-    output_tokens, input_tokens : float
-        Tokens that are generated in them, and those of the prompts, [token]
-    peak_requests : int
-        Largest number of requests that ran at once, [-]
     """
 
+    #: `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`: what a step of each kind holds, as in
+    #: `glmplan.costs.points.StepPoints`
     decode_requests: np.ndarray
     decode_context: np.ndarray
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
-    ttft: np.ndarray
-    tpot: np.ndarray
-    counted: np.ndarray
+    ttft: np.ndarray  # steps of this kind that a request waits through until its first token, mean over requests, [-]
+    tpot: np.ndarray  # steps of this kind for each output token after the first, mean over requests, [-]
+    counted: np.ndarray  # steps of this kind within the part of the run that counts, [-]
+    #: `output_tokens`, `input_tokens`: tokens that are generated in them, and those of the prompts, [token]
     output_tokens: float
     input_tokens: float
-    peak_requests: int
+    peak_requests: int  # largest number of requests that ran at once, [-]
+    #: the same for the fifth of the requests around the median, [-]
     ttft_median: np.ndarray = field(default_factory=_not_counted)
+    #: the same for the last 2 % of the requests by this wait, at least one: the 99th percentile, [-]
     ttft_late: np.ndarray = field(default_factory=_not_counted)
+    #: `tpot_median`, `tpot_late`: the same for the fifth of the requests around the median, and for the last 2 %, [-]
     tpot_median: np.ndarray = field(default_factory=_not_counted)
     tpot_late: np.ndarray = field(default_factory=_not_counted)
+    #: steps of this kind from sending a request to its last token, mean over requests, [-]
     stay: np.ndarray = field(default_factory=_not_counted)
+    #: `stay_late`, `stay_late_first`: the same for the last 2 % of the requests by this time, and the part of it up to
+    #: the first token, [-]
     stay_late: np.ndarray = field(default_factory=_not_counted)
     stay_late_first: np.ndarray = field(default_factory=_not_counted)
+    #: steps of this kind for each gap between tokens, mean over all tokens, [-]
     itl: np.ndarray = field(default_factory=_not_counted)
+    #: `itl_median`, `itl_late`: the same for the fifth of the tokens around the one with the median gap, and for a
+    #: thousandth around the 99th percentile, [-]
     itl_median: np.ndarray = field(default_factory=_not_counted)
     itl_late: np.ndarray = field(default_factory=_not_counted)
 
@@ -320,26 +302,18 @@ MOST_REQUESTS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class ManyMixes:
-    """Kinds of step of many runs, one after the other.
+    """Kinds of step of many runs, one after the other."""
 
-    Attributes
-    ----------
-    requests : (n,) array of int
-        Requests of each run, [-]
-    run : (k,) array of int
-        Run of each kind of step, ascending, [-]
-    decode_requests, decode_context, prefill_tokens, prefill_context : (k,) array
-        What a step of the kind holds, as in `glmplan.simulation.closed_loop.StepMix`.
-    ttft, tpot, counted : (k,) array
-        Steps of the kind that each metric counts, as in `glmplan.simulation.closed_loop.StepMix`, [-]
-    """
-
-    requests: np.ndarray
-    run: np.ndarray
+    requests: np.ndarray  # requests of each run, [-]
+    run: np.ndarray  # run of each kind of step, ascending, [-]
+    #: `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`: what a step of the kind holds, as in
+    #: `glmplan.simulation.closed_loop.StepMix`
     decode_requests: np.ndarray
     decode_context: np.ndarray
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
+    #: `ttft`, `tpot`, `counted`: steps of the kind that each metric counts, as in
+    #: `glmplan.simulation.closed_loop.StepMix`, [-]
     ttft: np.ndarray
     tpot: np.ndarray
     counted: np.ndarray

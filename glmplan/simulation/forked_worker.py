@@ -20,12 +20,8 @@ Done = TypeVar("Done")
 class ForkedWorker(Generic[Job, Done]):
     """A forked copy of this process that runs the second of two jobs.
 
-    Parameters
-    ----------
-    work : callable
-        Runs a job. The copy has the state of this process at the fork; later changes reach it only through jobs.
-    copied : bool, optional
-        Fork a copy; otherwise this process runs both jobs.
+    - `work`: Runs a job. The copy has the state of this process at the fork; later changes reach it only through jobs.
+    - `copied`: Fork a copy; otherwise this process runs both jobs.
 
     Notes
     -----

@@ -22,48 +22,25 @@ _MARGINAL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class GoodputPoint:
-    """One load.
+    """One load."""
 
-    Parameters
-    ----------
-    rate : float
-        Requests that arrive, [1/s]
-    goodput, low, high : float
-        Requests that meet every target of the SLO: median, 5 % and 95 % quantile, [1/s]
-    attainment : float
-        Share of requests that meet every target, median, [-]
-    kept : float
-        Probability that every target is met, as `safe` understands it, [-]
-    """
-
-    rate: float
+    rate: float  # requests that arrive, [1/s]
+    #: `goodput`, `low`, `high`: requests that meet every target of the SLO: median, 5 % and 95 % quantile, [1/s]
     goodput: float
     low: float
     high: float
-    attainment: float
-    kept: float
+    attainment: float  # share of requests that meet every target, median, [-]
+    kept: float  # probability that every target is met, as `safe` understands it, [-]
 
 
 @dataclass(frozen=True, slots=True)
 class GoodputCurve:
-    """Goodput at several loads.
+    """Goodput at several loads."""
 
-    Parameters
-    ----------
-    points : tuple of GoodputPoint
-        The loads, rising.
-    knee : float
-        Largest rate up to which at least half of the further requests meet the SLO, [1/s]
-    safe : float
-        Largest rate of the sweep up to which the SLO is met with 95 % probability; 0 if at none, [1/s]
-    interrupted : bool, optional
-        True if Ctrl-C ended the sweep before its last rate.
-    """
-
-    points: tuple[GoodputPoint, ...]
-    knee: float
-    safe: float
-    interrupted: bool = False
+    points: tuple[GoodputPoint, ...]  # the loads, rising
+    knee: float  # largest rate up to which at least half of the further requests meet the SLO, [1/s]
+    safe: float  # largest rate of the sweep up to which the SLO is met with 95 % probability; 0 if at none, [1/s]
+    interrupted: bool = False  # True if Ctrl-C ended the sweep before its last rate
 
 
 def swept_rates(text: str) -> tuple[float, ...]:

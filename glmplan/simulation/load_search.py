@@ -98,29 +98,6 @@ _LINES = 5
 class EdgeSearch:
     """A search for the load at which one service breaks.
 
-    Parameters
-    ----------
-    at : callable
-        Tries a load.
-    limit : float
-        Largest load to look at, [-] or [1/s]
-    whole : bool
-        True if loads are numbers of users.
-    full : float, optional
-        Load from which on more arrives than is served, [1/s]
-    rise : dict, optional
-        Slope of each target over the load, from other samples: see `slopes`, [1/load]
-    others : list of list of Trial, optional
-        Trials under other arrival samples: together they give the slope of preemptions.
-    close : float, optional
-        Share of a load to which it is bracketed, [-]
-    near : float, optional
-        Share of a load from the one tried last within which a line is believed, [-]
-    stride : float, optional
-        First step from a guess without a slope; smaller if other samples predict the load, [-]
-    breaks : str
-        Target that is missed at the saturation load.
-
     Examples
     --------
     >>> from glmplan.simulation.load_trial import Trial
@@ -133,19 +110,21 @@ class EdgeSearch:
     (8.0, 3)
     """
 
-    at: Callable[[float], Trial]
-    limit: float
-    whole: bool
-    full: float = math.inf
+    at: Callable[[float], Trial]  # tries a load
+    limit: float  # largest load to look at, [-] or [1/s]
+    whole: bool  # True if loads are numbers of users
+    full: float = math.inf  # load from which on more arrives than is served, [1/s]
+    #: slope of each target over the load, from other samples: see `slopes`, [1/load]
     rise: dict[str, float] = field(default_factory=dict)
+    #: trials under other arrival samples: together they give the slope of preemptions
     others: list[list[Trial]] = field(default_factory=list)
-    close: float = CLOSE
-    near: float = _NEAR
-    stride: float = 2.0
+    close: float = CLOSE  # share of a load to which it is bracketed, [-]
+    near: float = _NEAR  # share of a load from the one tried last within which a line is believed, [-]
+    stride: float = 2.0  # first step from a guess without a slope; smaller if other samples predict the load, [-]
     seen: list[Trial] = field(default_factory=list)
     low: Trial | None = None
     high: Trial | None = None
-    breaks: str = ""
+    breaks: str = ""  # target that is missed at the saturation load
 
     def find(self, guess: float) -> float:
         """Find the load.
@@ -377,63 +356,32 @@ _ROUGH, _NEAR_ROUGH = 300, 0.1
 
 @dataclass
 class Tries:
-    """Cache of trials of the same services, traffic, SLO and seed.
+    """Cache of trials of the same services, traffic, SLO and seed."""
 
-    Attributes
-    ----------
-    trials : dict
-        (service, draw of the arrivals, load) → what the simulation of it did.
-    start : float or None
-        Users that are known to be safe for uniform requests, to begin with if no pool decides, [-]
-    copied : bool
-        True if a copy of this process may try every other draw of the arrivals.
-    """
-
+    #: (service, draw of the arrivals, load) → what the simulation of it did
     trials: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+    #: users that are known to be safe for uniform requests, to begin with if no pool decides, [-]
     start: float | None = None
-    copied: bool = False
+    copied: bool = False  # True if a copy of this process may try every other draw of the arrivals
 
 
 @dataclass(slots=True)
 class LoadTries:
-    """Services under loads; remembers what was tried.
+    """Services under loads; remembers what was tried."""
 
-    Parameters
-    ----------
-    variants : list of Service
-        Services within the interval, slowest first.
-    traffic : Traffic
-        The traffic.
-    targets : tuple of Target
-        The SLO.
-    limit : float
-        Largest load to look at, [-] or [1/s]
-    seed : int
-        Seed, [-]
-    late : tuple of float, optional
-        Of each service, how much later its first tokens come than its steps say, [-]
-    served : float, optional
-        Capacity of the service as predicted, [1/s]
-    known : Tries, optional
-        Trials of other searches.
-    border : Service, optional
-        The service that 5 of 100 are slower than, where the services are parts of a spread of speeds.
-    border_late : float, optional
-        How much later its first tokens come than its steps say, [-]
-    """
-
-    variants: list[Service]
+    variants: list[Service]  # services within the interval, slowest first
     traffic: Traffic
-    targets: tuple[Target, ...]
-    limit: float
+    targets: tuple[Target, ...]  # the SLO
+    limit: float  # largest load to look at, [-] or [1/s]
     seed: int
-    late: tuple[float, ...] = ()
-    served: float = math.inf
+    late: tuple[float, ...] = ()  # of each service, how much later its first tokens come than its steps say, [-]
+    served: float = math.inf  # capacity of the service as predicted, [1/s]
     why_limited: str = ""
     tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
-    known: Tries = field(default_factory=Tries)
+    known: Tries = field(default_factory=Tries)  # trials of other searches
+    #: the service that 5 of 100 are slower than, where the services are parts of a spread of speeds
     border: Service | None = None
-    border_late: float = 1.0
+    border_late: float = 1.0  # how much later its first tokens come than its steps say, [-]
     #: share of the services that have to meet the SLO
     probability: Ratio = 0.95
     #: service in the middle; step time and TTFT of a share of the services, relative to its own, at so many users

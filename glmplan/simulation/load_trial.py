@@ -77,21 +77,12 @@ _NEARLY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """Cause of a missed SLO, and prior weights of the numbers in flight.
+    """Cause of a missed SLO, and prior weights of the numbers in flight."""
 
-    Parameters
-    ----------
-    statistics : tuple of int
-        The two numbers of `InFlight.foreseen` that explain it, [-]
-    weights : tuple of float
-        How the load at which a draw breaks follows them as long as nothing is seen of it, [-]
-    left : float
-        Prior of the residual standard deviation, [-]
-    """
-
-    statistics: tuple[int, int]
+    statistics: tuple[int, int]  # the two numbers of `InFlight.foreseen` that explain it, [-]
+    #: how the load at which a draw breaks follows them as long as nothing is seen of it, [-]
     weights: tuple[float, float]
-    left: float
+    left: float  # prior of the residual standard deviation, [-]
 
 
 #: means over a run, percentiles, a pool that runs over
@@ -110,29 +101,6 @@ class InFlight:
 
     Each request stays as long as its answer is long.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        An open stream.
-    rate : float
-        Requests that arrive in the mean over all draws, [1/s]; of a day as `Traffic.at_load` has it.
-    stay : float
-        How long one with a mean answer stays, [s]; as long as it takes until the next one comes, if that is longer.
-    count : int
-        Requests of a run, [-]
-    skipped : int
-        Those at its start that are not looked at, [-]
-    pool : float, optional
-        Tokens that all replicas hold together, [token]
-    draws : int, optional
-        Arrival samples for the usual numbers; by default as many as their standard error needs, [-]
-    usual : (3,) array
-        Mean of `foreseen` over samples, [-]
-    rise : (3,) array
-        By how much its numbers rise with the logarithm of the load, [-]
-    spread : (3, 3) array
-        Covariance of what `over` returns, [-]
-
     Examples
     --------
     >>> numbers = InFlight(Traffic(kind="poisson", rate=1.0), 2.0, 5.0, 1700, 200)
@@ -142,16 +110,17 @@ class InFlight:
     array([-0.02, -0.05])
     """
 
-    traffic: Traffic
-    rate: float
+    traffic: Traffic  # an open stream
+    rate: float  # requests that arrive in the mean over all draws, [1/s]; of a day as `Traffic.at_load` has it
+    #: how long one with a mean answer stays, [s]; as long as it takes until the next one comes, if that is longer
     stay: float
-    count: int
-    skipped: int
-    pool: float = 0.0
-    draws: int = 0
-    usual: np.ndarray = field(init=False)
-    rise: np.ndarray = field(init=False)
-    spread: np.ndarray = field(init=False)
+    count: int  # requests of a run, [-]
+    skipped: int  # those at its start that are not looked at, [-]
+    pool: float = 0.0  # tokens that all replicas hold together, [token]
+    draws: int = 0  # arrival samples for the usual numbers; by default as many as their standard error needs, [-]
+    usual: np.ndarray = field(init=False)  # mean of `foreseen` over samples, [-]
+    rise: np.ndarray = field(init=False)  # by how much its numbers rise with the logarithm of the load, [-]
+    spread: np.ndarray = field(init=False)  # covariance of what `over` returns, [-]
 
     def __post_init__(self) -> None:
         generator, again = np.random.default_rng(0), np.random.default_rng(0)
@@ -228,17 +197,6 @@ class DrawnEdges:
 
     Control variates take a part of the chance out.
 
-    Parameters
-    ----------
-    spread : (3, 3) array
-        Covariance of what `InFlight.over` returns, [-]
-    breaks : Breaks, optional
-        Cause of the missed SLO.
-    logs : list of float
-        Logarithms of the loads, [-]
-    there : list of ndarray
-        Control variates of each sample, out of `InFlight.over`, [-]
-
     Notes
     -----
     Mean and high number in flight, and the use of a pool, are control variates, whose means are known
@@ -258,9 +216,10 @@ class DrawnEdges:
     (2.0, 0.006, 0.101)
     """
 
-    spread: np.ndarray
-    breaks: Breaks = MEANS
-    logs: list[float] = field(default_factory=list)
+    spread: np.ndarray  # covariance of what `InFlight.over` returns, [-]
+    breaks: Breaks = MEANS  # cause of the missed SLO
+    logs: list[float] = field(default_factory=list)  # logarithms of the loads, [-]
+    #: control variates of each sample, out of `InFlight.over`, [-]
     there: list[np.ndarray] = field(default_factory=list)
     _weights: np.ndarray = field(default_factory=lambda: np.zeros(2))
     _fitted: float = 0.0
@@ -318,10 +277,7 @@ _SURELY = 1e-9
 class Missed(Exception):
     """The SLO is missed, whatever the rest of a run brings.
 
-    Parameters
-    ----------
-    target : Target
-        Excess.
+    - `target`: Excess.
     """
 
     def __init__(self, target: Target) -> None:
@@ -332,16 +288,10 @@ class Missed(Exception):
 class Misses:
     """Counts requests beyond their targets, until the SLO cannot be met.
 
-    Parameters
-    ----------
-    targets : tuple of Target
-        The SLO; means and gaps between tokens are judged at the end only.
-    most : int
-        Requests that are judged at most, [-]
-    warmup : int
-        Requests at the start that are not judged, [-]
-    late : float, optional
-        How many times later first tokens come than the records say, [-]
+    - `targets`: The SLO; means and gaps between tokens are judged at the end only.
+    - `most`: Requests that are judged at most, [-]
+    - `warmup`: Requests at the start that are not judged, [-]
+    - `late`: How many times later first tokens come than the records say, [-]
 
     Examples
     --------
@@ -414,30 +364,17 @@ _MOST_USERS = 1024  # users of the closed loop that finds what can be served
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Result of one simulated service under one load.
+    """Result of one simulated service under one load."""
 
-    Parameters
-    ----------
-    load : float
-        Users, [-], rate, [1/s], or speed of a trace, [-]
-    margin : float
-        Logarithm of the worst statistic over its bound, preemptions among them: below 0 the SLO is met, [-]
-    broken : str
-        The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
-        none.
-    summary : dict
-        Statistics, in the units of their names.
-    nearest : str
-        Target that is missed, or is nearest to it if none is.
-    margins : dict
-        Logarithm of each statistic over its bound by target, and of preemptions where there are some, [-]
-    """
-
-    load: float
+    load: float  # users, [-], rate, [1/s], or speed of a trace, [-]
+    #: logarithm of the worst statistic over its bound, preemptions among them: below 0 the SLO is met, [-]
     margin: float
+    #: the target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
+    #: none
     broken: str
-    summary: dict[str, float]
-    nearest: str = ""
+    summary: dict[str, float]  # statistics, in the units of their names
+    nearest: str = ""  # target that is missed, or is nearest to it if none is
+    #: logarithm of each statistic over its bound by target, and of preemptions where there are some, [-]
     margins: dict[str, float] = field(default_factory=dict)
 
 
@@ -460,14 +397,6 @@ def capacity(service: Service, traffic: Traffic) -> PerSecond:
 
     Returns: The rate, [1/s]; 0 if no request fits. For a day, the mean rate at which its busiest part is just
         finished.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
-    >>> round(capacity(service, Traffic(kind="poisson", rate=1, input=16, output=100)), 2)  # 4 requests in 100 steps
-    4.0
     """
     held = service.pool.tokens * service.settings.replicas / (traffic.input + traffic.output / 2)
     users = int(min(2 * max(min(places(service), held), 1), _MOST_USERS))
@@ -546,16 +475,6 @@ def try_load(
     Synthetic traffic is judged in its steady state: without the start-up burst of a closed loop, and without the first
     200 arrivals of a stream, or more where more of it is judged. Every request of a trace is judged. A day is judged in
     its busiest part, as if that lasted. Uniform users of several servers are judged on one of them (`one_server`).
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> from glmplan.simulation.traffic.slo import parse_slo
-    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
-    >>> traffic = Traffic(kind="closed", users=1, input=16, output=64)
-    >>> try_load(service, traffic, parse_slo("tpot p95 < 30 ms"), 100, 0).broken
-    'tpot p95 < 30 ms'
     """
     service, at = one_server(service, traffic.at_load(load).busiest)
     warm, count = judged_requests(at, settled)
@@ -591,15 +510,6 @@ def one_server(service: Service, traffic: Traffic) -> tuple[Service, Traffic]:
     Predictions count servers with equal shares of the users. In a simulation of all servers, requests of equal length
     keep in step or not by the remainder of users over servers: 53 users of two servers had a third of the mean TTFT of
     54, and 19 % more TPOT. No load is largest then. Requests of a measured run are never so equal.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(1000), EngineSettings(max_num_seqs=8, replicas=4))
-    >>> one, share = one_server(service, Traffic(kind="closed", users=9))
-    >>> one.settings.replicas, share.users
-    (1, 3)
     """
     settings, users = service.settings, traffic.users
     ranks = settings.lockstep
@@ -796,24 +706,12 @@ def unit_of(traffic: Traffic) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoadPoint:
-    """Result of one load.
+    """Result of one load."""
 
-    Parameters
-    ----------
-    load : float
-        Users, [-], or rate, [1/s]
-    safe : bool
-        True if the SLO is met.
-    summary : dict
-        Statistics of the last simulation at this load.
-    broken : str
-        The first target that fails, or `kv thrash`; empty if none.
-    """
-
-    load: float
-    safe: bool
-    summary: dict[str, float]
-    broken: str = ""
+    load: float  # users, [-], or rate, [1/s]
+    safe: bool  # True if the SLO is met
+    summary: dict[str, float]  # statistics of the last simulation at this load
+    broken: str = ""  # the first target that fails, or `kv thrash`; empty if none
 
     def __repr__(self) -> str:
         return f"<LoadPoint {self.load:g}: {'safe' if self.safe else self.broken or 'not safe'}>"

@@ -78,25 +78,17 @@ def _variants(service: Service, traffic: Traffic, factors: Sequence[float], room
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The service that has to meet an SLO: so many of 100 are quicker.
+    """The service that has to meet an SLO: so many of 100 are quicker."""
 
-    Parameters
-    ----------
-    probability : float
-        Share of the services that are at least as quick, [-]
-    step, wait : float, optional
-        Its step time and its TTFT relative to the prediction; by default between those of the drawn services, [-]
-    room : float, optional
-        Its KV pool relative to the prediction; by default between those of the drawn services, [-]
-    by_users : callable, optional
-        Step time and TTFT of a share of the services relative to the prediction, at a number of users; by default the
-        same at every load.
-    """
-
-    probability: Ratio = 0.95
+    probability: Ratio = 0.95  # share of the services that are at least as quick, [-]
+    #: `step`, `wait`: its step time and its TTFT relative to the prediction; by default between those of the drawn
+    #: services, [-]
     step: Ratio | None = None
     wait: Ratio | None = None
+    #: its KV pool relative to the prediction; by default between those of the drawn services, [-]
     room: Ratio | None = None
+    #: step time and TTFT of a share of the services relative to the prediction, at a number of users; by default the
+    #: same at every load
     by_users: Callable[[float, Ratio], tuple[Ratio, Ratio]] | None = None
 
 
@@ -370,24 +362,25 @@ def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]
     return tuple(wait / factor for factor, wait in pairs)
 
 
-def load_curve(
-    service: Service, traffic: Traffic, loads: np.ndarray, *, requests: int = 1000, seed: int = 0
-) -> list[dict[str, float]]:
+#: requests at each load of a curve; at most four times as many where users are many [-]
+_CURVE = 1000
+
+
+def load_curve(service: Service, traffic: Traffic, loads: np.ndarray) -> list[dict[str, float]]:
     """Statistics against load.
 
     - `loads`: Users, [-], or rates, [1/s].
-    - `requests`: Requests at each load; at most four times as many where users are many.
     """
     rows = []
     for load in loads:
         at = traffic.at_load(float(load))
-        warm = at.users or requests // 10
+        warm = at.users or _CURVE // 10
         if warm > _DRAWN:
             continue  # a burst of so many users says nothing about a steady load, and takes long
-        count = warm + max(requests, min(4 * warm, 4 * requests))
+        count = warm + max(_CURVE, min(4 * warm, 4 * _CURVE))
         if at.kind in ("trace", "sessions"):
             warm, count = judged_requests(at)
-        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed)
+        outcome = simulate(service, at, requests=count, warmup=warm)
         rows.append({"load": float(load), **outcome.summary})
     return rows
 
@@ -404,18 +397,11 @@ _SHARES = ("goodput_share", "utilisation", "kv_occupancy_mean", "kv_occupancy_ma
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """The 90 % intervals of a service, relative to its prediction.
+    """The 90 % intervals of a service, relative to its prediction."""
 
-    Parameters
-    ----------
-    step, pool : tuple of float
-        Of the step time and the KV pool, [-]
-    first : tuple of float, optional
-        Of the time to the first token, that of the step time by default, [-]
-    """
-
+    #: `step`, `pool`: of the step time and the KV pool, [-]
     step: tuple[float, float] = (1.0, 1.0)
-    first: tuple[float, float] | None = None
+    first: tuple[float, float] | None = None  # of the time to the first token, that of the step time by default, [-]
     pool: tuple[float, float] = (1.0, 1.0)
 
     def quantile(self, service: Service, traffic: Traffic, share: Ratio) -> Service:
@@ -462,17 +448,6 @@ def outcome_range(
     more than 4,000 requests are simulated at the outer two quantiles only, at full length, because a queue that grows
     depends on the length of the run. At a quantile whose pool holds no request none is answered: its latencies are
     infinite and its rates 0.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings())
-    >>> traffic = Traffic(kind="closed", users=4, input=16, output=64)
-    >>> summary = simulate(service, traffic, requests=40).summary
-    >>> ranges = outcome_range(service, traffic, summary, Uncertainty(step=(0.9, 1.1)), RunSize(40))
-    >>> [round(end, 2) for end in ranges["tpot_mean_ms"]]
-    [9.0, 11.0]
     """
     few = size.requests <= _ENOUGH
     count = size.requests if few else min(size.requests, max(_MOST // 2, 2 * (traffic.users or 1)))

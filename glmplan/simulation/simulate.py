@@ -61,38 +61,22 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """A simulated service: step times, KV pool and settings of the engine.
+    """A simulated service: step times, KV pool and settings of the engine."""
 
-    Parameters
-    ----------
-    table : StepTable
-        Time of a step.
-    pool : KvPool
-        KV pool of each replica.
-    settings : EngineSettings
-        Scheduler, limits, replicas.
-    front_end : float, optional
-        Time between the arrival of a request and its arrival at the engine; see `glmplan.simulation.simulate.travel`,
-        [s]
-    cold_start : float, optional
-        Delay of a request that arrives at an idle engine; it does not advance the engine's clock, [s]
-    first : FirstTokens, optional
-        How much later first tokens come than their steps say.
-    spread : callable, optional
-        Takes a number of data-parallel ranks and returns the time of a step of one of these if no other has work;
-        without it every step takes as long as if all ranks had as much to do.
-    whole : callable, optional
-        Returns the time of a step with as many requests as the settings allow, where `table` holds fewer; it is asked
-        for where more users come than `table` holds requests, or it is not known how many.
-    """
-
-    table: StepTable
-    pool: KvPool
-    settings: EngineSettings
+    table: StepTable  # time of a step
+    pool: KvPool  # KV pool of each replica
+    settings: EngineSettings  # scheduler, limits, replicas
+    #: time between the arrival of a request and its arrival at the engine; see `glmplan.simulation.simulate.travel`,
+    #: [s]
     front_end: float = 0.0
+    #: delay of a request that arrives at an idle engine; it does not advance the engine's clock, [s]
     cold_start: float = 0.0
-    first: FirstTokens = AS_STEPS_SAY
+    first: FirstTokens = AS_STEPS_SAY  # how much later first tokens come than their steps say
+    #: takes a number of data-parallel ranks and returns the time of a step of one of these if no other has work;
+    #: without it every step takes as long as if all ranks had as much to do
     spread: Callable[[int], StepTable] | None = None
+    #: returns the time of a step with as many requests as the settings allow, where `table` holds fewer; it is asked
+    #: for where more users come than `table` holds requests, or it is not known how many
     whole: Callable[[], StepTable] | None = None
 
     def __post_init__(self) -> None:
@@ -231,57 +215,31 @@ LEFT = "left"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulationOptions:
-    """Options of a simulation beside its traffic and number of requests.
+    """Options of a simulation beside its traffic and number of requests."""
 
-    Parameters
-    ----------
-    replications : int, optional
-        Independent repetitions for confidence intervals, [-]
-    targets : tuple of Target, optional
-        SLO that goodput is counted under.
-    records : path, optional
-        File for one record of each request of the first replication.
-    timeline : bool, optional
-        Keep every run of equal steps.
-    keep : bool, optional
-        Keep the record of each request of the last replication; about 100 bytes a request.
-    reference : bool, optional
-        Make every step instead of skipping; for tests.
-    progress : callable, optional
-        Called with the number of requests that have finished since the last call.
-    watch : callable, optional
-        Called with the records of a few requests as they finish, and the delay of their first tokens, [s]; an exception
-        that it raises ends the run.
-    """
-
-    replications: int = 1
-    targets: tuple[Target, ...] = ()
-    records: str | Path | None = None
-    timeline: bool = False
-    keep: bool = False
-    reference: bool = False
+    replications: int = 1  # independent repetitions for confidence intervals, [-]
+    targets: tuple[Target, ...] = ()  # SLO that goodput is counted under
+    records: str | Path | None = None  # file for one record of each request of the first replication
+    timeline: bool = False  # keep every run of equal steps
+    keep: bool = False  # keep the record of each request of the last replication; about 100 bytes a request
+    reference: bool = False  # make every step instead of skipping; for tests
+    #: called with the number of requests that have finished since the last call
     progress: Callable[[int], None] | None = None
+    #: called with the records of a few requests as they finish, and the delay of their first tokens, [s]; an exception
+    #: that it raises ends the run
     watch: Callable[[dict[str, np.ndarray], np.ndarray | float], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One piece of a run: finished requests, and runs of equal steps.
+    """One piece of a run: finished requests, and runs of equal steps."""
 
-    Parameters
-    ----------
-    records : dict of ndarray
-        Columns by name.
-    segments : ndarray
-        Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
-        prompt tokens, blocks in use.
-    stalls : ndarray
-        Gaps between tokens that are not one step long [s], and how many; a negative number takes back what the runs say
-        of them, [-]
-    """
-
-    records: dict[str, np.ndarray]
+    records: dict[str, np.ndarray]  # columns by name
+    #: start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token], prompt tokens,
+    #: blocks in use
     segments: np.ndarray
+    #: gaps between tokens that are not one step long [s], and how many; a negative number takes back what the runs say
+    #: of them, [-]
     stalls: np.ndarray
 
 
@@ -298,16 +256,6 @@ def pieces(
     - `service`: The service, as the traffic finds it (`Service.under`).
     - `rejected`: Takes why requests cannot be served, and how many; those whose clients left under `LEFT`.
     - Yields: Requests that finished since the last piece, also before an interrupt is passed on.
-
-    Examples
-    --------
-    >>> from glmplan.simulation.engine.settings import EngineSettings, KvPool
-    >>> from glmplan.simulation.engine.step_table import StepTable
-    >>> service = Service(StepTable.affine(base=0.01), KvPool(100_000), EngineSettings())
-    >>> traffic = Traffic(kind="closed", users=1, input=100, output=11)
-    >>> served = pieces(service, traffic, 5, np.random.default_rng(0), {})
-    >>> [len(one.records["number"]) for one in served]
-    [5]
     """
     # the engines are imported where something is simulated: a plan needs none
     from glmplan.simulation.engine.cluster import Cluster

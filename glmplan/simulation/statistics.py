@@ -46,10 +46,7 @@ _PERCENTS = (50, 90, 95, 99)
 class Distribution:
     """Mean and percentiles of many values with weights.
 
-    Parameters
-    ----------
-    exact : bool, optional
-        Keep values one by one while they are few.
+    - `exact`: Keep values one by one while they are few.
 
     Examples
     --------
@@ -117,20 +114,12 @@ class Distribution:
 class Meter:
     """Everything that a summary needs.
 
-    Parameters
-    ----------
-    targets : tuple of Target
-        SLO that goodput is counted under.
-    kv_tokens : int
-        Capacity of all pools together, [token]
-    block_size : int
-        Tokens of a block, [token]
-    engines : int, optional
-        Replicas, [-]
-    accepted : float, optional
-        Tokens that a decode step yields for each request in the mean, [token]
-    warmup : int, optional
-        Requests at the start that are served but not counted, [-]
+    - `targets`: SLO that goodput is counted under.
+    - `kv_tokens`: Capacity of all pools together, [token]
+    - `block_size`: Tokens of a block, [token]
+    - `engines`: Replicas, [-]
+    - `accepted`: Tokens that a decode step yields for each request in the mean, [token]
+    - `warmup`: Requests at the start that are served but not counted, [-]
     """
 
     def __init__(
@@ -424,10 +413,7 @@ class RecordWriter:
 
     So it does after an interrupt.
 
-    Parameters
-    ----------
-    path : path
-        Ends in `.csv` or `.parquet`; the latter needs the extra `parquet`.
+    - `path`: Ends in `.csv` or `.parquet`; the latter needs the extra `parquet`.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from same_text import same_to_rounding
 
-from glmplan.calibrate.acceptance import accepted_logit, fit_acceptance, write_acceptance_fit
+from glmplan.calibrate.all_fits import accepted_logit, fit_acceptance, write_acceptance_fit
 from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.files import data_folder
 from glmplan.costs.step.acceptance import TEXTS, acceptance_prior, yielded

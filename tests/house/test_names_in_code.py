@@ -33,7 +33,6 @@ ALLOWED = {
     "io.runs.protocols": ROWS,
     "io.runs.table": ROWS,
     "calibrate.backtest.accuracy": "names a goal",
-    "present.seed_systems": "a report on the machines of one field study",
     "present.model_page": "chooses which cache formats the page of a model shows",
     "planner.question": "the engine that is taken when none is named; the answer says so",
     "prediction.from_row": "the engine whose rules are taken for one that is not described; the answer says so",

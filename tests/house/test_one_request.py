@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 
-from glmplan.request.keywords import keyword_hints_text
+from keyword_hints import keyword_hints_text
+
 from glmplan.request.option import options_of
 from glmplan.request.plan import PlanRequest
 from glmplan.service.form import with_fields
@@ -25,7 +26,7 @@ OTHER_THINGS = {
 }
 
 DUMMY = """
-import inspect, json
+import inspect, json, sys
 from typing import Annotated
 import glmplan.request.plan as plan
 from glmplan.request.option import Option
@@ -36,6 +37,7 @@ class Wider(plan.PlanRequest):
     ] = None
 
 plan.PlanRequest = Wider
+sys.path.insert(0, "tools")
 
 import typer.main
 from typer.testing import CliRunner
@@ -45,7 +47,8 @@ from glmplan.planner.ask import fit as ask_fit
 from glmplan.present.sheets.result_pages import given_columns
 from glmplan.purchase.axes import STRUCTURE_AXES, read_sweep
 from glmplan.purchase.size_question import read_size
-from glmplan.request.keywords import Question, keyword_hints_text
+from glmplan.request.keywords import Question
+from keyword_hints import keyword_hints_text
 from glmplan.service.application import page_assets
 from glmplan.service.questions import FitQuestion, SizeQuestion, SweepQuestion
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_accuracy import HybridRow
 
-from glmplan.calibrate.backtest.machines import HybridRow
 from glmplan.calibrate.backtest.scores import score
 from glmplan.cli import main
 from glmplan.io.runs.table import run_from_row

@@ -7,7 +7,7 @@ import pandas as pd
 
 from glmplan.purchase import sweep as sweep_rows
 from glmplan.purchase.axes import read_sweep
-from glmplan.purchase.sweep import Shared, csv_text, rows_of, swept, taken
+from glmplan.purchase.sweep import Shared, csv_parts, rows_of, swept, taken
 
 ODD = pd.DataFrame({
     "text": ["x,1", 'q"u', None, "", "line\nbreak", "5%"],
@@ -19,6 +19,10 @@ ODD = pd.DataFrame({
     "nothing": [np.nan] * 6,
     "a, b": ["a"] * 6,
 })  # fmt: skip
+
+
+def csv_text(columns):
+    return b"".join(csv_parts(columns)).decode()
 
 
 def pandas_text(frame):

@@ -6,12 +6,13 @@ from datetime import date
 
 import pytest
 
-from glmplan import safe
+from glmplan import kept, safe
 from glmplan.catalog.entries.hosts import host_names, load_host
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of, ways_of
-from glmplan.purchase.size import boards_left_out, candidates, sized, slo_attainment
+from glmplan.purchase.size import boards_left_out, candidates, sized
+from glmplan.purchase.size_answer import share_of
 from glmplan.purchase.size_question import read_size
 
 MONEY = money_of(today=date(2026, 11, 22))
@@ -100,6 +101,7 @@ def test_disaggregated_servers_are_searched_when_asked_for():
     summary = option.attainment.summary
     assert option.prediction.figures["ttft"].value * 1e3 == pytest.approx(summary["ttft_mean_ms"])
     assert option.prediction.figures["output_rate"].value == pytest.approx(summary["output_tokens_per_s"])
-    assert slo_attainment(planned, asked, 1).probability == pytest.approx(option.attainment.probability, abs=0.01)
+    alone = kept(planned, asked.slo, share_of(asked.traffic, 1))
+    assert alone.probability == pytest.approx(option.attainment.probability, abs=0.01)
     load = safe(planned, slo, traffic="closed:1", input=1000, output=200).load
     assert dict(option.at)[0.95] == min(load, 4 * asked.load)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from glmplan.calibrate.kernels.own_tables import shape_work
 from glmplan.catalog.entries.models import load_model
-from glmplan.costs.kernels.shapes import shape_work
 
 TOOLS = Path(__file__).parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))

@@ -6,14 +6,17 @@ report) decides. Nothing is guessed from the name of a build; switches and patch
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from glmplan.catalog import rule_provenance as in_view
 from glmplan.catalog.entries.accelerators import load_accelerator
-from glmplan.catalog.files import data_folder, plain_name, read_toml
+from glmplan.catalog.files import data_folder, plain_name, read_entries, read_toml
 from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.units import GIB, Bytes, TokenCount
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.engine import Conditions, Engine, Wall, When
@@ -22,11 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPTIONS",
+    "FrontEnd",
     "another_program",
     "called_engine",
     "conditions_of",
     "engine_names",
     "engines_on",
+    "front_end",
     "host_options",
     "judge",
     "kernels_of_others",
@@ -117,17 +122,13 @@ def called_engine(text: str) -> str | None:
     >>> [called_engine(one) for one in ("vLLM", "TensorRT-LLM", "TRT-LLM", "llama-cpp", "tgi")]
     ['vllm', 'trtllm', 'trtllm', 'llama.cpp', None]
     """
-
-    def bare(word: str) -> str:
-        return "".join(mark for mark in word.lower() if mark not in " .-_")
-
-    said = bare(text)
+    said = _bare(text)
     for name in engine_names():
-        if bare(name) == said:
+        if _bare(name) == said:
             return name
     for name in engine_names():
         engine = load_engine(name)
-        if said in map(bare, (engine.full_name, *engine.called)):
+        if said in map(_bare, (engine.full_name, *engine.called)):
             return name
     return None
 
@@ -237,11 +238,15 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
     >>> another_program("vllm", vendor="google", kind="npu") is None
     True
     """
+    return next((wall for wall in _standing_on(engine, vendor, kind) if wall.another_program), None)
+
+
+def _standing_on(engine: str, vendor: str, kind: str) -> Iterator[Wall]:
+    """Yield the limitations of an engine that apply on a kind of accelerator."""
     from glmplan.catalog.schema.engine import Conditions
 
     given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
-    walls = load_engine(engine).walls
-    return next((wall for wall in walls if wall.another_program and judge(wall, given) == "stands"), None)
+    return (wall for wall in load_engine(engine).walls if judge(wall, given) == "stands")
 
 
 def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
@@ -252,14 +257,9 @@ def engines_on(*, vendor: str, kind: str) -> tuple[str, ...]:
     >>> engines_on(vendor="amd", kind="gpu")
     ('exllamav3', 'ktransformers', 'llama.cpp', 'sglang', 'vllm')
     """
-    from glmplan.catalog.schema.engine import Conditions
-
-    def exists(engine: str) -> bool:
-        given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
-        walls = load_engine(engine).walls
-        return not any(wall.severity == "error" and judge(wall, given) == "stands" for wall in walls)
-
-    return tuple(name for name in engine_names() if exists(name))
+    return tuple(
+        name for name in engine_names() if all(one.severity != "error" for one in _standing_on(name, vendor, kind))
+    )
 
 
 def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
@@ -274,11 +274,7 @@ def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
     >>> kernels_of_others("vllm", vendor="nvidia", kind="gpu") is None
     True
     """
-    from glmplan.catalog.schema.engine import Conditions
-
-    given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
-    walls = load_engine(engine).walls
-    return next((wall for wall in walls if wall.kernels_of and judge(wall, given) == "stands"), None)
+    return next((wall for wall in _standing_on(engine, vendor, kind) if wall.kernels_of), None)
 
 
 def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
@@ -419,3 +415,60 @@ def conditions_of(
     known |= {field: value for field, value in said.items() if value is not None}
     group = known.get("tp") or host.accelerators_per_node
     return Conditions(engine=engine, options=options | host_options(host, group), **known)
+
+
+# Programs that run another engine with defaults of their own, by name.
+# Ollama and LM Studio run llama.cpp. Engines without facts are known by name, so that their refusal says what to do.
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """One program known by the name of an engine."""
+
+    name: str
+    source: str
+    engine: str | None = None  # engine that it runs; None: an engine without facts
+    nearest: str | None = None  # known engine that is most like it
+    context_below: tuple[tuple[float, TokenCount], ...] = ()  # memory of all accelerators [GiB] and context below it
+    context_above: TokenCount | None = None
+    parallel: int | None = None  # requests that run at once
+    kv: str | None = None
+    settings: str = ""  # where a user changes the defaults
+
+    def context(self, memory: Bytes) -> TokenCount | None:
+        """Return the default context for the memory of all accelerators.
+
+        Examples
+        --------
+        >>> [front_end("ollama").context(gib * GIB) for gib in (16, 24, 47)]
+        [4096, 32768, 262144]
+        """
+        return next((tokens for limit, tokens in self.context_below if memory < limit * GIB), self.context_above)
+
+
+def _bare(word: str) -> str:
+    return "".join(mark for mark in word.lower() if mark not in " .-_")
+
+
+@cache
+def _by_name() -> dict[str, FrontEnd]:
+    fields = {"name", "called", "engine", "nearest", "context_below", "context_above", "parallel", "kv", "settings"}
+    result: dict[str, FrontEnd] = {}
+    for entry in read_entries(data_folder("hardware_db") / "front_ends.toml", "front_ends", fields):
+        plain: dict[str, Any] = {key: value for key, value in entry.items() if key not in ("called", "in_view")}
+        below: Sequence[Sequence[float]] = plain.pop("context_below", ())
+        limits = tuple((float(limit), int(tokens)) for limit, tokens in below)
+        made = FrontEnd(**plain, context_below=limits)
+        result |= {_bare(word): made for word in (made.name, *entry.get("called", ()))}
+    return result
+
+
+def front_end(text: str) -> FrontEnd | None:
+    """Return the program of a name in any spelling, or None.
+
+    Examples
+    --------
+    >>> front_end("LM-Studio").engine, front_end("vllm")
+    ('llama.cpp', None)
+    """
+    return _by_name().get(_bare(text))

@@ -275,7 +275,7 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
     return result
 
 
-def _holds(one: ExpertKernel | ScaleCopy | PartMultiple, version: str | None) -> bool:
+def _holds(one: Any, version: str | None) -> bool:
     """Return True if an entry holds in a version; None means the newest."""
     from glmplan.catalog.schema.engine import version_key
 
@@ -554,7 +554,7 @@ class MemoryRule:
         result = [
             item
             for item in self.profiling
-            if _in_versions(item, version)
+            if _holds(item, version)
             and (dense or not item.dense)
             and not (quantised and item.unquantised)
             and (not item.models or any(fnmatchcase(model, each) for each in item.models))
@@ -570,7 +570,7 @@ class MemoryRule:
         >>> rule.indexer_of("0.11.0") is None, rule.indexer_of("0.18.0").requests
         (True, 40)
         """
-        result = [item for item in self.indexer if _in_versions(item, version)]
+        result = [item for item in self.indexer if _holds(item, version)]
         return result[-1] if result else None
 
     def paging_of(self, version: str | None) -> Paging | None:
@@ -581,7 +581,7 @@ class MemoryRule:
         >>> [load_memory_rule("vllm").paging_of(one).printed for one in ("0.19.0", "0.22.1")]
         ['blocks', 'requests']
         """
-        result = [item for item in self.paging if _in_versions(item, version)]
+        result = [item for item in self.paging if _holds(item, version)]
         return result[-1] if result else None
 
     def split_of(self, version: str | None) -> PoolSplit | None:
@@ -598,7 +598,7 @@ class MemoryRule:
         from glmplan.catalog.engines.limitations import load_engine
 
         version = version or (load_engine(self.engine).newest if self.split else None)
-        result = [item for item in self.split if _in_versions(item, version)]
+        result = [item for item in self.split if _holds(item, version)]
         return result[-1] if result else None
 
     def expansion_of(self, version: str | None, kv: str) -> ExpansionReserve | None:
@@ -613,7 +613,7 @@ class MemoryRule:
         from glmplan.catalog.engines.limitations import load_engine
 
         version = version or (load_engine(self.engine).newest if self.expansion else None)
-        result = [item for item in self.expansion if kv in item.formats and _in_versions(item, version)]
+        result = [item for item in self.expansion if kv in item.formats and _holds(item, version)]
         return result[-1] if result else None
 
     def step_of(self, version: str | None) -> StepBuffer | None:
@@ -625,7 +625,7 @@ class MemoryRule:
         >>> [rule.step_of(one).mask for one in ("b9193", None)]
         [6, 2]
         """
-        result = [item for item in self.step if _in_versions(item, version)]
+        result = [item for item in self.step if _holds(item, version)]
         return result[-1] if result else None
 
     def workspace_of(
@@ -642,7 +642,7 @@ class MemoryRule:
         for workspace in self.workspaces:
             chosen = any(fnmatchcase(silicon or "", each) for each in workspace.silicon)
             asked = backend is None or backend.lower().startswith(workspace.backend)
-            if form in workspace.formats and chosen and asked and _in_versions(workspace, version):
+            if form in workspace.formats and chosen and asked and _holds(workspace, version):
                 return workspace
         return None
 
@@ -669,19 +669,6 @@ class MemoryRule:
         except UnknownFact:
             return None
         return float(result)
-
-
-def _in_versions(
-    entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit | StepBuffer | ExpansionReserve,
-    version: str | None,
-) -> bool:
-    """Return True if an entry holds for a version; None is after every bound."""
-    from glmplan.catalog.schema.engine import version_key
-
-    if version is None:
-        return entry.until is None
-    key = version_key(version)
-    return not ((entry.since and key < version_key(entry.since)) or (entry.until and key >= version_key(entry.until)))
 
 
 @cache

@@ -175,7 +175,7 @@ def _full_name(part: str) -> str:
     return (number or "") + aliases.get(plain, plain)
 
 
-def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None = None) -> tuple[Price, ...]:
+def prices_with(words: Sequence[str] = (), *, today: date) -> tuple[Price, ...]:
     """Return published prices, replaced by a buyer's own where given.
 
     Examples
@@ -187,7 +187,7 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     False
     """
     given = given_prices(words, today)
-    everything = load_prices(folder)
+    everything = load_prices()
     _check_names(given, {item.part for item in everything})
     published = [item for item in everything if not item.later(today)]
     later = [item.date for item in everything if item.later(today)]

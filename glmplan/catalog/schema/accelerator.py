@@ -272,10 +272,3 @@ class Accelerator(Frozen):
         [True, False, False]
         """
         return self.unified_memory and not self.peak and self.memory_bandwidth is not None
-
-    @property
-    def sm(self) -> int | None:
-        """Return NVIDIA's compute capability (12.0 → 120), None elsewhere."""
-        if self.compute_capability is None or "." not in self.compute_capability:
-            return None
-        return int(self.compute_capability.replace(".", ""))

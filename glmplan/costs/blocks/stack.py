@@ -27,7 +27,6 @@ __all__ = [
     "ParameterCount",
     "Segment",
     "activation_bytes",
-    "cache_bytes_per_token",
     "cache_layout",
     "checkpoint_bytes",
     "computed_again",
@@ -237,7 +236,7 @@ class Segment:
         return sum(t.parameters * f.bytes for t, f in zip(self.tensors, self.formats, strict=True))
 
 
-def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a published checkpoint") -> Checkpoint:
+def uniform_checkpoint(format_name: str) -> Checkpoint:
     """Return a checkpoint with all matrices in one format.
 
     Ends, norms and routers are BF16.
@@ -249,7 +248,9 @@ def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a publ
     """
     weight_format(format_name)
     kept = {} if format_name == "bf16" else {name: "bf16" for name in _KEPT_WIDE}
-    return Checkpoint(name=format_name, default=format_name, formats=kept, source=source)
+    return Checkpoint(
+        name=format_name, default=format_name, formats=kept, source="asked for; not a published checkpoint"
+    )
 
 
 def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> WeightFormat:
@@ -362,25 +363,6 @@ def cache_layout(engine: str) -> CacheLayout:
     if result is None:
         raise UnknownFact(f"{engine}: no source says how it lays out its cache")
     return result
-
-
-def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> Bytes:
-    """Return the bytes of a token in one layer's cache, with index keys.
-
-    All heads; 0 for layers without attention or with a shared cache. Windows count as not yet full.
-
-    Examples
-    --------
-    A layer of GLM-5.1 in FP8 on vLLM: 656 B of latent and 132 B of index key.
-
-    >>> from glmplan.catalog.schema.model import Indexer, LatentAttention
-    >>> indexer = Indexer(heads=32, head_dim=128, topk=2048)
-    >>> mla = LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256, indexer=indexer)
-    >>> cache_bytes_per_token(LayerKind(mixer=mla), "fp8", cache_layout("vllm"))
-    788.0
-    """
-    held = mixer_of(kind).cache(kv, layout)
-    return held.per_token + held.in_window
 
 
 def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
@@ -557,15 +539,6 @@ def computed_again(
     References
     ----------
     .. [1] vllm-project/vllm, vllm/v1/core/single_type_kv_cache_manager.py, `find_longest_cache_hit` (`use_eagle`).
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> qwen = load_model("qwen3.5-397b-a17b")
-    >>> computed_again(qwen, engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
-    2074.0
-    >>> computed_again(load_model("llama-3.1-8b"), engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
-    64.0
     """
     united = engine in engine_names() and cache_layout(engine).united_pages
     block = hybrid_block(model, tp=tp, kv_bytes=kv_bytes, draft_tokens=draft_tokens) if united else 0

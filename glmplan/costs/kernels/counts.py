@@ -95,7 +95,7 @@ def expert_work(
     """Return the work of one rank's routed experts.
 
     Permute, gate and up, activation, down, un-permute. `slots`: pairs whose rows pass through memory: the rank's own,
-    or `tokens · top_k` in kernels that carry the pairs of other ranks along (`KernelFit.carries_all`). `touched`:
+    or `tokens · top_k` in kernels that carry the pairs of other ranks along (`carries_all`). `touched`:
     different experts of this rank that have a token; `rows` of the result is tokens for each of them. `matrices`: 3
     with a gate, 2 without.
 
@@ -228,9 +228,7 @@ def _alone(context: Array, splits: float) -> Array:
     return context / np.maximum(np.minimum(splits, context / _KEYS), 1.0) if np.isfinite(splits) else 0.0
 
 
-def latent_prefill_work(
-    batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0, key_dim: Ratio = 192.0, value_dim: Ratio = 128.0
-) -> KernelWork:
+def latent_prefill_work(batch: Array, tokens: Array, *, heads: Array, prefix: Array = 0.0) -> KernelWork:
     """Return the work of MLA prefill with keys and values of each head.
 
     Examples
@@ -239,7 +237,7 @@ def latent_prefill_work(
     2686976000.0
     """
     return attention_prefill_work(
-        batch, tokens, prefix=prefix, heads=heads, kv_heads=heads, head_dim=key_dim, value_dim=value_dim
+        batch, tokens, prefix=prefix, heads=heads, kv_heads=heads, head_dim=192.0, value_dim=128.0
     )
 
 

@@ -252,11 +252,6 @@ class KernelFit:
         """Return the version of the measured engine; empty for a prior."""
         return tuple(int(number) for number in re.findall(r"\d+", self.engine.partition(" ")[2]))
 
-    @property
-    def carries_all(self) -> bool:
-        """Return True if the kernel moves rows of other ranks, too."""
-        return carries_all(self.backend)
-
 
 def carries_all(backend: str) -> bool:
     """Return True if an expert kernel also moves rows of other ranks.

@@ -89,19 +89,6 @@ def expanded_context_bytes(
     References
     ----------
     .. [1] vllm-project/vllm, vllm/model_executor/layers/attention/mla_attention.py (forward_impl without metadata).
-
-    Examples
-    --------
-    GLM-5.1 on two ranks: 65,536 tokens, 32 heads, 192 + 256 values of 2 B, 1.75 GiB.
-
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.catalog.engines.memory import load_memory_rule
-    >>> from glmplan.costs.blocks.kinds import mixer_of
-    >>> glm, run = load_model("glm-5.1"), load_memory_rule("vllm").profiling_of("0.19.0", dense=False)
-    >>> latent = mixer_of(glm.layers[glm.layer_names[0]])
-    >>> found = expanded_context_bytes(run, latent, tp=np.array([2.0]), longest=131072.0, sparse=False)
-    >>> float(found[0]) / 2**30
-    1.75
     """
     if run is None or not mixer.expanded_values or (sparse and not run.latent_sparse):
         return 0.0
@@ -123,15 +110,6 @@ def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: BytesArray, 
     request counts beside both where the engine counts it. Checked against the start-up logs of `calibration/memory`:
     MiniMax-M2.5 on four ranks with expert parallelism takes 86.5 kB for each further token of the step, this gives 86.0
     kB. Not modelled: other kernel workspaces, audio encoders.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.catalog.engines.memory import load_memory_rule
-    >>> llama, run = load_model("llama-3.1-8b"), load_memory_rule("vllm").profiling_of("0.11.0", dense=True)
-    >>> one = np.ones(1)
-    >>> round(float(peak_bytes(run, llama, 9e8 * one, TrialStep(8192.0 * one, 1024.0 * one, one > 0))[0]) / 2**30, 2)
-    4.72
     """
     hidden = _VALUE_BYTES * model.hidden
     if run is None:

@@ -65,20 +65,6 @@ def split_pool(
        model_runner_kv_cache_mixin.py (handle_max_mamba_cache).
     .. [2] The same, DSV4PoolConfigurator, and arg_groups/deepseek_v4_hook.py, packages of 0.5.12 to 0.5.15: 1,868,800
        tokens of DeepSeek-V4-Pro in 41.1 GiB of each of four GB300 are 23.6 kB each, this gives 23.7.
-
-    Examples
-    --------
-    gpt-oss-20b, 24 layers of 8 heads of 64, half of them with a window of 128: 10 GB hold 80 % of the tokens there.
-
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.memory.settings import MemorySettings
-    >>> from glmplan.costs.points import Layout
-    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
-    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
-    >>> full, requests = split_pool(held.stages[0], np.array([1e10]), np.array([4096.0]), held.split)
-    >>> round(float(full[0]) * 12 * 2048 * 1.8), int(requests[0] / full[0] * 128 * 10)
-    (10000000000, 8)
     """
     windows = split.windows
     room = np.maximum(pool - stage.state * split.kept, 0.0)
@@ -427,19 +413,7 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
 
 
 def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
-    """Apply the engine's rule to each of ``memory.stages``, in order.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.points import Layout
-    >>> llama = load_model("llama-3.1-8b")
-    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(pp=2), kv="bf16")
-    >>> first, last = stage_pools(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))
-    >>> bool(first.pool[0] > last.pool[0])  # which has the sampler
-    True
-    """
+    """Apply the engine's rule to each of ``memory.stages``, in order."""
     fit = fit or load_memory_fit()
     launch = _Launch(
         _observed(fit, memory, part),
@@ -609,16 +583,6 @@ def printed_of_bytes(memory: RankMemory, stage: StageMemory, size: Bytes, contex
     """Return the tokens that the engine prints for a pool of this size.
 
     On a stage of the first layout.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.points import Layout
-    >>> llama = load_model("llama-3.1-8b")
-    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
-    >>> printed_of_bytes(held, held.stages[0], 2.0**30, 8192.0)
-    8192.0
     """
     pool, length = np.full_like(stage.per_token, size), np.full_like(stage.per_token, context)
     usable = _tokens(memory, stage, pool, length)
@@ -805,16 +769,6 @@ def budget_rows(
     """Return the budget of every rank of one layout.
 
     Experts that do not divide over the expert-parallel ranks go to the first ranks.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.memory.ranks import rank_memory
-    >>> from glmplan.costs.points import Layout
-    >>> llama = load_model("llama-3.1-8b")
-    >>> memory = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(pp=2), kv="bf16")
-    >>> [row.label for row in budget_rows(memory, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))]
-    ['stage 0', 'stage 1']
     """
     tp, pp, dp, ep = (int(np.atleast_1d(getattr(memory.layout, name))[point]) for name in ("tp", "pp", "dp", "ep"))
     rows = []

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -264,7 +263,7 @@ class LinkFits:
 
 
 @cache
-def load_link_fits(file: str | Path | None = None) -> LinkFits:
+def load_link_fits() -> LinkFits:
     """Read the fitted constants of links.
 
     Examples
@@ -273,7 +272,7 @@ def load_link_fits(file: str | Path | None = None) -> LinkFits:
     >>> fits.protocol("pcie", "ring", "direct").efficiency < 1
     True
     """
-    path = Path(file) if file else fits_folder() / "links.toml"
+    path = fits_folder() / "links.toml"
     content = read_toml(path)
     protocols: dict[tuple[str, str, str], Protocol] = {}
     scalars: dict[str, float] = {}
@@ -580,7 +579,7 @@ def _known(host: Host, tp: int, pp: int, dp: int, dcp: int, one_shot: bool) -> L
     )
 
 
-def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None = None) -> LinkClass:
+def hand_over_link(host: Host, width: int, stages: int) -> LinkClass:
     """Return the link of the slowest hand-over to the next stage.
 
     `width`: ranks of a stage; each sends to its counterpart in the next stage, all at once, so the rate is the one left
@@ -593,7 +592,7 @@ def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None
     >>> round(hand_over_link(host, 4, 2).bandwidth / hand_over_link(host, 1, 8).bandwidth, 2)  # four share an uplink
     0.25
     """
-    constants = fits or load_link_fits()
+    constants = load_link_fits()
     if stages == 1:
         return link_for_group(host, 1, fits=constants)
     result: Iterable[LinkClass] = (
@@ -603,9 +602,7 @@ def hand_over_link(host: Host, width: int, stages: int, *, fits: LinkFits | None
     return min(result, key=lambda link: link.bandwidth * link.ring.efficiency)
 
 
-def host_transfer_rate(
-    host: Host, *, count: int = 1, members: tuple[int, ...] | None = None, fits: LinkFits | None = None
-) -> BytesPerSecond:
+def host_transfer_rate(host: Host, *, count: int = 1, members: tuple[int, ...] | None = None) -> BytesPerSecond:
     """Return the slowest simultaneous transfer rate to or from the host.
 
     The rate is that of one direction. `count`: the first accelerators of a node transfer at once. Limits, as in
@@ -627,7 +624,7 @@ def host_transfer_rate(
         raise SpecError(f"is not a number of accelerators in a node of {host.name}", value=len(slots))
     if host.unified_memory:
         raise UnknownFact(f"{host.name} has one memory for CPU and accelerator: nothing is transferred")
-    shares = (fits or load_link_fits()).scalars
+    shares = load_link_fits().scalars
     parents = {switch.name: switch.parent for switch in host.switches}
     sockets = {root.name: root.socket for root in host.roots}
     users: Counter[str] = Counter()

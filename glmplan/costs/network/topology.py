@@ -320,14 +320,6 @@ def flow_rates(
     References
     ----------
     .. [1] D. Bertsekas, R. Gallager, "Data Networks", 2nd ed., section 6.5.2.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.hosts import load_host
-    >>> host = load_host("wrx90-2-switches-8")
-    >>> alone, shared = flow_rates(host, [(0, 4)])[0], flow_rates(host, [(0, 4), (1, 5)])[0]
-    >>> round(float(alone / shared), 2)
-    2.0
     """
     shares = _shares(fits or load_link_fits())
     through = _staged_route if host.conditions.p2p == "missing" else route
@@ -358,9 +350,7 @@ def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
     return route(host, start, HOST) + route(host, HOST, end)
 
 
-def link_loads(
-    host: Host, flows: Sequence[Flow], *, writes: bool = True, fits: LinkFits | None = None
-) -> list[LinkLoad]:
+def link_loads(host: Host, flows: Sequence[Flow], *, writes: bool = True) -> list[LinkLoad]:
     """Return the load of each link direction, the fullest first.
 
     Links without a known rate are left out.
@@ -371,11 +361,11 @@ def link_loads(
     >>> link_loads(load_host("wrx90-2-switches-8"), [(0, 4), (1, 5)])[0].flows
     2
     """
-    shares = _shares(fits or load_link_fits())
+    shares = _shares(load_link_fits())
     through = _staged_route if host.conditions.p2p == "missing" else route
     routes = [through(host, a, b) for a, b in flows]
     used, capacity = _capacities(host, flows, routes, shares, writes)
-    rates = flow_rates(host, flows, writes=writes, fits=fits)
+    rates = flow_rates(host, flows, writes=writes)
     loads = []
     for edge, limit in capacity.items():
         if not np.isfinite(limit):

@@ -23,7 +23,6 @@ from glmplan.costs.blocks.stack import EXPERTS, moved_class, segments, tensor_fo
 from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.units import (
-    Bytes,
     BytesArray,
     BytesPerSecond,
     FlopArray,
@@ -54,7 +53,6 @@ __all__ = [
     "moved_bytes",
     "offload_step_seconds",
     "offload_work",
-    "share_of_bytes",
 ]
 
 
@@ -198,23 +196,6 @@ def offload_work(
     )
 
 
-def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
-    """Return the share of routed experts that `host_bytes` are.
-
-    1 where all experts are less.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> glm = load_model("glm-5.1")
-    >>> round(share_of_bytes(glm, glm.checkpoint("nvfp4"), 160e9), 2)
-    0.39
-    """
-    one = np.ones(1)
-    every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
-    return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)
-
-
 @dataclass(frozen=True, slots=True)
 class HostSide:
     """Host as the offloaded weights see it."""
@@ -291,10 +272,10 @@ def load_offload_fit() -> OffloadFit:
         raise SpecError("lacks this constant", file=path, field=str(error.args[0])) from None
 
 
-def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str = "avx512") -> HostSide:
+def host_side(host: Host, count: int, *, kernel: str = "avx512") -> HostSide:
     """Return the host side of a machine.
 
-    `cores` defaults to those of all sockets. A machine with one memory for CPU and accelerator has nothing to offload.
+    A machine with one memory for CPU and accelerator has nothing to offload.
 
     Examples
     --------
@@ -317,7 +298,7 @@ def host_side(host: Host, count: int, *, cores: int | None = None, kernel: str =
     known = [socket.cores for socket in host.sockets]
     total = None if None in known else sum(number for number in known if number is not None)
     link = count * host_transfer_rate(host, count=count)
-    return HostSide(bandwidth, len(host.sockets), cores or total, link, kernel)
+    return HostSide(bandwidth, len(host.sockets), total, link, kernel)
 
 
 #: components of the step time, in the order of the columns of `offload_step_seconds`
@@ -407,19 +388,6 @@ def offload_step_seconds(
     References
     ----------
     .. [1] H. Chen et al., "KTransformers", SOSP 2025, doi 10.1145/3731569.3764843.
-
-    Examples
-    --------
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.catalog.entries.accelerators import load_accelerator
-    >>> from glmplan.costs.points import StepPoints
-    >>> users, none = np.array([1.0, 4.0]), np.zeros(2)
-    >>> work = offload_work(load_model("deepseek-v3"), uniform_checkpoint("int4"), Placement(1.0),
-    ...                     StepPoints(users, none + 1000.0, none, none))
-    >>> step = offload_step_seconds(work, HostSide(614.4e9, 2, 64), load_accelerator("rtx-4090"), count=1).sum(axis=1)
-    >>> bool(step[1] > step[0])
-    True
     """
     fit = fit or load_offload_fit()
     own = accelerator_seconds(work, part, count=count, mode=mode, fit=fit)

@@ -148,20 +148,6 @@ def context_exchange_seconds(
     Measured: 34 µs a layer more with eight ranks than with one (Kimi-K2.5 on eight RTX PRO 6000, 68 and 79 tokens/s);
     three gathers over the ring take 36 µs, 41 µs with payload. Not modelled: latents that ranks gather for prompts of
     dense attention, or of sparse attention in builds that fetch them a layer ahead (`StepWork.gathers_latents`).
-
-    Examples
-    --------
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.catalog.entries.hosts import load_machine
-    >>> from glmplan.costs.network.links import links_of_layout
-    >>> from glmplan.costs.step.structure import Part
-    >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
-    >>> links = links_of_layout(load_machine("workstation-2-switches-8"), tp=8, dcp=8)
-    >>> cards = StepWork(load_model("kimi-k2.5"), uniform_checkpoint("int4"), part, links)
-    >>> latency, payload = context_exchange_seconds(cards, links.context, 1.0, 64 * 576.0, 64 * 512.0, 8.0)
-    >>> round(1e6 * float(latency), 1)
-    36.3
     """
     latency, payload = all_gather_seconds(structure, link, 0.0, ranks)
     for values in (query, out):
@@ -390,21 +376,6 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     ----------
     .. [1] vllm-project/vllm, vllm/v1/worker/dp_utils.py at 00746147 (`_synchronize_dp_ranks`: ranks are padded to the
        longest while all replay graphs) and vllm/v1/worker/gpu_worker.py (`execute_dummy_batch`).
-
-    Examples
-    --------
-    >>> from glmplan.costs.blocks.stack import uniform_checkpoint
-    >>> from glmplan.catalog.entries.hosts import load_machine
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> from glmplan.costs.network.links import links_of_layout
-    >>> from glmplan.costs.step.structure import Part
-    >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
-    >>> links = links_of_layout(load_machine("h100-sxm"))
-    >>> structure = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
-    >>> one = np.array([1.0])
-    >>> points = StepPoints(one, one * 1000, one * 0, one * 0)
-    >>> round(float(step_work(structure, layout=Layout(), points=points)["gemm_bytes"][0]) * 1e3, 1)  # ms
-    5.4
     """
     tp = np.asarray(layout.tp, dtype=float)
     pp = np.asarray(layout.pp, dtype=float)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["in_sequence", "kinds_of", "main_kind", "only_kind"]
+__all__ = ["in_sequence", "kinds_of", "only_kind"]
 
 
 def kinds_of(host: Host) -> dict[str, int]:
@@ -33,18 +33,6 @@ def kinds_of(host: Host) -> dict[str, int]:
         return -names.count(name) * (part.memory or 0.0), -(part.memory_bandwidth or 0.0), name
 
     return {name: names.count(name) for name in sorted(set(names), key=rank)}
-
-
-def main_kind(host: Host) -> str:
-    """Return the kind that holds most memory on a node.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.hosts import load_host
-    >>> main_kind(load_host("hgx-b200-8"))
-    'b200-sxm'
-    """
-    return next(iter(kinds_of(host)))
 
 
 def only_kind(host: Host, name: str, most: int | None = None) -> Host:

@@ -30,7 +30,6 @@ __all__ = [
     "Mixture",
     "checkpoint_for",
     "files_of_namesake",
-    "mixture_names",
     "mixtures_of",
     "of_repository",
     "of_size",
@@ -97,17 +96,6 @@ def _mixtures() -> dict[str, tuple[Mixture, ...]]:
         usual = spread["mixture_of_few_bits" if float(entry["bits"]) < _FEW_BITS else "mixture"]
         result.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
     return {name: tuple(rows) for name, rows in result.items()}
-
-
-def mixture_names() -> tuple[str, ...]:
-    """Return the mixtures with known published files, sorted.
-
-    Examples
-    --------
-    >>> "q4_k_m" in mixture_names()
-    True
-    """
-    return tuple(sorted(_mixtures()))
 
 
 def mixtures_of(model: ModelSpec, name: str) -> tuple[Mixture, ...]:
@@ -329,16 +317,6 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
     A name may mean another publisher's files of the format. The catalogue's checkpoint of this format, else `found`
     with the repository. Quantised files of another publisher lose the cache format of `found`, and may be smaller
     (every matrix in the format) or larger.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> glm = load_model("glm-5.1")
-    >>> of_repository(glm, glm.checkpoint("nvfp4"), "lukealonso/GLM-5.1-NVFP4").name
-    'nvfp4-lukealonso'
-    >>> other = of_repository(glm, glm.checkpoint("nvfp4"), "somebody/GLM-5.1-NVFP4")
-    >>> other.kv_default, round(other.smaller, 2), glm.checkpoint("nvfp4").kv_default
-    (None, 0.09, 'fp8')
     """
     key, kind = repository.lower(), _mostly(found)
     for checkpoint in model.checkpoints:
@@ -368,14 +346,6 @@ def of_size(model: ModelSpec, found: Checkpoint, total: Bytes) -> Checkpoint:
 
     No size says which tensors are wider or left out, so a difference from the computed size is an interval of the
     weights. Files without MTP layers are recognised by their size.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> glm = load_model("glm-5.1")
-    >>> stated = of_size(glm, uniform_checkpoint("nvfp4"), 470e9)
-    >>> stated.bytes_published, round(stated.smaller, 3), round(stated.larger, 3)
-    ('470000000000 B', 0.0, 0.101)
     """
     alike = [found]
     if found.includes_mtp and model.mtp is not None:

@@ -309,7 +309,7 @@ _REFUSED: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:
+def read_gguf_model(path: str | Path) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:
     """Return the model of a GGUF file, a checkpoint and the tensors.
 
     The checkpoint has exact mean bits.
@@ -330,7 +330,7 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
     stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
     unread = unread_keys(metadata, architecture, keys_read(architecture), path)
     config = _config(metadata, tensors, architecture, model_type, path)
-    model = model_from_config(config, name=name or stem, file=path)
+    model = model_from_config(config, name=stem, file=path)
     mtp = any("nextn" in tensor.name for tensor in tensors)
     count = model_parameters(model)
     computed = count.total + model.extra_parameters + (count.mtp + count.mtp_vocabulary if mtp else 0)

@@ -28,7 +28,6 @@ __all__ = [
     "Column",
     "RunMetric",
     "column_value",
-    "columns_table",
     "compared_figures",
     "counted_label",
     "ignored_columns",
@@ -365,27 +364,6 @@ def column_value(text: str) -> tuple[str, str]:
         close = nearest_column(name)
         raise SpecError("is not column=value", field="--set", value=name, choices=[close] if close else COLUMNS)
     return name, value
-
-
-def columns_table() -> str:
-    """Return the columns as a table in Markdown.
-
-    Examples
-    --------
-    >>> columns_table().splitlines()[2]
-    '| `id` | text | - | name of the row (required) |'
-    """
-    lines = ["| column | kind | unit | meaning |", "|---|---|---|---|"]
-    others: dict[str, list[str]] = {}
-    for alias, name in ALIASES.items():
-        others.setdefault(name, []).append(f"`{alias}`")
-    for column in COLUMNS.values():
-        more = ["required"] if column.required else []
-        more += [f"one of {', '.join(f'`{choice}`' for choice in column.choices)}"] if column.choices else []
-        more += [f"also read as {', '.join(others[column.name])}"] if column.name in others else []
-        words = column.words + (f" ({'; '.join(more)})" if more else "")
-        lines.append(f"| `{column.name}` | {column.kind} | {column.unit} | {words} |")
-    return "\n".join(lines) + "\n"
 
 
 @cache

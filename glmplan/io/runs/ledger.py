@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import TYPE_CHECKING, Any
 
 from glmplan.catalog.entries.accelerators import accelerator_names, load_accelerator, split_count
 from glmplan.catalog.entries.hosts import host_aliases, host_names, implied_host, load_host
@@ -24,7 +22,6 @@ from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.io.models.resolve import resolve_model
-from glmplan.io.runs.columns import COLUMNS
 from glmplan.io.runs.record import Run, Runs
 from glmplan.io.runs.table import read_runs
 from glmplan.units import Tokens
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acceptance",
-    "Source",
     "campaigns",
     "day_of",
     "described_hosts",
@@ -46,14 +42,9 @@ __all__ = [
     "load_acceptance",
     "load_measurements",
     "repeats",
-    "row_faults",
     "split_held_out",
     "with_known_names",
 ]
-
-
-#: columns that every shipped row must fill
-_FILLED = ("id", "campaign", "model", "speculative", "phase", "protocol")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +122,6 @@ def day_of(run: Run) -> str:
     return max(said, default="")
 
 
-def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the faults of a row that is to ship.
-
-    Empty cells are missing values.
-
-    Examples
-    --------
-    >>> row_faults({"id": "a", "campaign": "b", "model": "c", "speculative": "none", "phase": "decoding",
-    ...             "protocol": "single-stream", "tp": "0"})[0]
-    "phase: 'decoding' is none of serving, decode, prefill, memory"
-    """
-    result = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
-    result += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
-    told = ((name, COLUMNS[name].fault(text)) for name, text in row.items() if text and name in COLUMNS)
-    return (*result, *(f"{name}: {fault}" for name, fault in told if fault))
-
-
 def load_acceptance() -> list[Acceptance]:
     """Return every cited acceptance length of speculative decoding.
 
@@ -211,34 +185,6 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
             else:
                 result[run.id] = first
     return result
-
-
-Count = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Source(BaseModel):
-    """Origin of a campaign: an entry of `sources.toml`.
-
-    It is named like the campaign in the rows.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    file: Annotated[str, Field(pattern=r"^[a-z0-9.\-]+\.csv$")]
-    rows: Count
-    address: Text
-    measured: Text
-    licence: Text
-    trust: Literal["A", "B", "C", "D", "A-D", "B-D"]
-    how: Text
-    traps: tuple[Text, ...] = ()
-
-    @model_validator(mode="after")
-    def _address_is_one(self) -> Source:
-        if not self.address.startswith(("https://", "each row")):
-            raise ValueError("address must be a URL, or say 'each row' when every row has its own source")
-        return self
 
 
 #: conditions of a machine that a table may state besides its name

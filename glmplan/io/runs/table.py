@@ -291,7 +291,7 @@ def read_runs(path: str | Path) -> Runs:
         return _runs_of(path, lines)
 
 
-def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
+def runs_of_frame(frame: pd.DataFrame) -> Runs:
     """Read a frame of runs as `read_runs` reads a file.
 
     Rows without an ``id`` get their number.
@@ -303,14 +303,14 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
     8
     """
     if not hasattr(frame, "columns") or not hasattr(frame, "convert_dtypes"):
-        raise SpecError("is not a frame of pandas; `glmplan predict` reads files", field=name, value=frame)
+        raise SpecError("is not a frame of pandas; `glmplan predict` reads files", field="frame", value=frame)
     if "id" not in frame.columns:
         frame = frame.assign(id=[str(number) for number in range(len(frame))])
     # integers beside gaps stay integers, gaps are empty cells; with these line ends, cells that hold any of them are
     # quoted
     text = frame.convert_dtypes().to_csv(index=False, lineterminator="\r\n")
-    with understood(name, "frame of runs"):
-        return _runs_of(Path(name), list(csv.reader(io.StringIO(text, newline=""))))
+    with understood("frame", "frame of runs"):
+        return _runs_of(Path("frame"), list(csv.reader(io.StringIO(text, newline=""))))
 
 
 def _weights_of(cell: str, model: str) -> str | None:

@@ -182,84 +182,41 @@ _INPUT = {"bg_color": "#FFF8DC", "font_color": "#1F3FBF", "border": 1, "border_c
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A conditional format.
+    """A conditional format."""
 
-    Attributes
-    ----------
-    first, last : tuple of int
-        Row and column from 0 of the corners of the range, [-]
-    formula : str
-        Condition, written for the first cell.
-    style : str
-        Style if the condition holds.
-    """
-
+    #: `first`, `last`: row and column from 0 of the corners of the range, [-]
     first: tuple[int, int]
     last: tuple[int, int]
-    formula: str
-    style: str
+    formula: str  # condition, written for the first cell
+    style: str  # style if the condition holds
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of ranges of the workbook.
+    """A chart of ranges of the workbook."""
 
-    Attributes
-    ----------
-    place : tuple of int
-        Row and column of its corner, [-]
-    kind : str
-        ``line`` over numbers, ``column`` over names, or ``bar`` over names with the first at the top.
-    title, x, y : str
-        Titles of the chart and of its axes.
-    series : tuple of (str, str, str)
-        Address of the name, of the categories and of the values.
-    size : tuple of int
-        Width and height, [pixel]
-    """
-
-    place: tuple[int, int]
-    kind: str
+    place: tuple[int, int]  # row and column of its corner, [-]
+    kind: str  # ``line`` over numbers, ``column`` over names, or ``bar`` over names with the first at the top
+    #: `title`, `x`, `y`: titles of the chart and of its axes
     title: str
     x: str
     y: str
-    series: tuple[tuple[str, str, str], ...]
-    size: tuple[int, int] = (560, 300)
+    series: tuple[tuple[str, str, str], ...]  # address of the name, of the categories and of the values
+    size: tuple[int, int] = (560, 300)  # width and height, [pixel]
 
 
 @dataclass
 class Sheet:
-    """Sheet of a workbook, filled cell by cell.
-
-    Attributes
-    ----------
-    name : str
-        Its name.
-    cells : dict
-        (row, column) from 0 → value, or formula as text that begins with ``=``, [unit of the cell]
-    styles : dict
-        (row, column) → name of a style, with ``*`` where it may be changed.
-    literal : set
-        Cells with foreign text, which is never a formula.
-    choices, bounds, notes, widths, heights, merged, rules, charts : collections
-        Lists of choices, least and most with a word, comments, widths of columns, heights of rows, merged ranges,
-        colours and charts.
-    breaks : list of int
-        Rows before which a page ends, [-]
-    freeze : tuple of int
-        Frozen rows and columns, [-]
-    landscape : bool
-        True for landscape print.
-    last_printed : tuple of int or None
-        Corner of the print range; the whole sheet by default.
-    scale : int
-        Size in print; as wide as a page by default, at least 60, [%]
-    """
+    """Sheet of a workbook, filled cell by cell."""
 
     name: str
+    #: (row, column) from 0 → value, or formula as text that begins with ``=``, [unit of the cell]
     cells: dict[tuple[int, int], Any] = field(default_factory=dict)
+    #: (row, column) → name of a style, with ``*`` where it may be changed
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
-    literal: set[tuple[int, int]] = field(default_factory=set)
+    literal: set[tuple[int, int]] = field(default_factory=set)  # cells with foreign text, which is never a formula
+    #: `choices`, `bounds`, `notes`, `widths`, `heights`, `merged`, `rules`, `charts`: lists of choices, least and most
+    #: with a word, comments, widths of columns, heights of rows, merged ranges, colours and charts
     choices: dict[tuple[int, int], str | list[str]] = field(default_factory=dict)
     bounds: dict[tuple[int, int], tuple[float, float, str]] = field(default_factory=dict)
     notes: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -268,11 +225,11 @@ class Sheet:
     merged: list[tuple[int, int, int, int]] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
-    breaks: list[int] = field(default_factory=list)
-    freeze: tuple[int, int] = (0, 0)
-    landscape: bool = True
-    last_printed: tuple[int, int] | None = None
-    scale: int = 0
+    breaks: list[int] = field(default_factory=list)  # rows before which a page ends, [-]
+    freeze: tuple[int, int] = (0, 0)  # frozen rows and columns, [-]
+    landscape: bool = True  # True for landscape print
+    last_printed: tuple[int, int] | None = None  # corner of the print range; the whole sheet by default
+    scale: int = 0  # size in print; as wide as a page by default, at least 60, [%]
 
     def put(self, row: int, column: int, value: Any, style: str = "text") -> str:
         """Fill a cell and return its address with the sheet.
@@ -301,10 +258,7 @@ class Sheet:
 class Book:
     """A workbook.
 
-    Parameters
-    ----------
-    sheets : sequence of str
-        Names of the sheets in their order.
+    - `sheets`: Names of the sheets in their order.
     """
 
     def __init__(self, sheets: Sequence[str]) -> None:

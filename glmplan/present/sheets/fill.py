@@ -75,38 +75,21 @@ def columns_for(money: Money) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Answered:
-    """Prediction of a machine under its share of the load.
+    """Prediction of a machine under its share of the load."""
 
-    Attributes
-    ----------
-    answer : FitAnswer or None
-        The plan; None if it cannot be made.
-    prediction : Prediction or None
-        At the share of the load.
-    reason : str
-        Why there is no plan.
-    """
-
-    answer: FitAnswer | None
-    prediction: Prediction | None
-    reason: str = ""
+    answer: FitAnswer | None  # the plan; None if it cannot be made
+    prediction: Prediction | None  # at the share of the load
+    reason: str = ""  # why there is no plan
 
 
 class Quoted:
     """Predictions for the rows of a quote; each machine is planned once.
 
-    Parameters
-    ----------
-    model : str
-        The model.
-    users : int
-        Concurrency, [-]
-    money : Money
-        Prices and terms.
-    mapped : Mapped
-        Options of reading the quote.
-    said : mapping
-        Arguments of `glmplan.fit` for every machine.
+    - `model`: The model.
+    - `users`: Concurrency, [-]
+    - `money`: Prices and terms.
+    - `mapped`: Options of reading the quote.
+    - `said`: Arguments of `glmplan.fit` for every machine.
     """
 
     def __init__(self, model: str, users: int, money: Money, mapped: Mapped, said: Mapping[str, Any]) -> None:
@@ -253,35 +236,18 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Filled:
-    """Report of a fill, or of a dry run.
+    """Report of a fill, or of a dry run."""
 
-    Attributes
-    ----------
-    sheet : str
-        Name of the sheet; empty for a table of text.
-    header : int
-        Row of the header, from 1, [-]
-    titles : dict of str to str
-        Role of a column → its header.
-    read : list of (int, str)
-        First rows that were understood, with the machine.
-    failed : list of (int, str)
-        First rows that were not understood, with the reason.
-    rows, understood, not_understood : int
-        Numbers of rows, [-]
-    remarks : tuple of str
-        Remarks on the file.
-    """
-
-    sheet: str = ""
-    header: int = 0
-    titles: Mapping[str, str] = field(default_factory=dict)
-    read: list[tuple[int, str]] = field(default_factory=list)
-    failed: list[tuple[int, str]] = field(default_factory=list)
+    sheet: str = ""  # name of the sheet; empty for a table of text
+    header: int = 0  # row of the header, from 1, [-]
+    titles: Mapping[str, str] = field(default_factory=dict)  # role of a column → its header
+    read: list[tuple[int, str]] = field(default_factory=list)  # first rows that were understood, with the machine
+    failed: list[tuple[int, str]] = field(default_factory=list)  # first rows that were not understood, with the reason
+    #: `rows`, `understood`, `not_understood`: numbers of rows, [-]
     rows: int = 0
     understood: int = 0
     not_understood: int = 0
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # remarks on the file
 
     def note(self, row: int, cells: Mapping[int, Any], reason: str) -> None:
         """Count a row, with the reason if it was not understood."""

@@ -124,18 +124,10 @@ def number_in(value: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Machine of a row.
+    """Machine of a row."""
 
-    Attributes
-    ----------
-    on : str
-        Machine as an argument of `glmplan.fit`.
-    machines : int
-        Number of machines, [-]
-    """
-
-    on: str
-    machines: int
+    on: str  # machine as an argument of `glmplan.fit`
+    machines: int  # number of machines, [-]
 
 
 @lru_cache(maxsize=1)
@@ -265,79 +257,40 @@ _IN_BRACKETS = re.compile(r"[\[(].*?[\])]")
 
 @dataclass(frozen=True)
 class Mapped:
-    """Options of reading a quote.
+    """Options of reading a quote."""
 
-    Attributes
-    ----------
-    sheet : str
-        Its sheet; the first with a header if empty.
-    header : int
-        Row of the header, from 1; 0 if it is to be found, [-]
-    columns : dict of str to str
-        Role of a column → its letter, or its header.
-    hardware : dict of str to str
-        Words of a row, as `glmplan.catalog.entries.names.plain_words` writes them → machine.
-    rates : dict of str to float
-        Currency → exchange rate to the currency of the costs, [-]
-    currency : str
-        Currency of prices without one.
-    """
-
-    sheet: str = ""
-    header: int = 0
-    columns: Mapping[str, str] = field(default_factory=dict)
+    sheet: str = ""  # its sheet; the first with a header if empty
+    header: int = 0  # row of the header, from 1; 0 if it is to be found, [-]
+    columns: Mapping[str, str] = field(default_factory=dict)  # role of a column → its letter, or its header
+    #: words of a row, as `glmplan.catalog.entries.names.plain_words` writes them → machine
     hardware: Mapping[str, str] = field(default_factory=dict)
+    #: currency → exchange rate to the currency of the costs, [-]
     rates: Mapping[str, float] = field(default_factory=dict)
-    currency: str = ""
+    currency: str = ""  # currency of prices without one
 
 
 @dataclass(frozen=True)
 class Table:
-    """Table of a quote.
+    """Table of a quote."""
 
-    Attributes
-    ----------
-    header : int
-        Last row of its header, from 1, [-]
-    columns : dict of str to int
-        Role of a column → its index, from 0, [-]
-    titles : dict of str to str
-        Role of a column → its header.
-    currency : str
-        Currency in the header; empty if it has none.
-    """
-
-    header: int
-    columns: dict[str, int]
-    titles: dict[str, str]
-    currency: str
+    header: int  # last row of its header, from 1, [-]
+    columns: dict[str, int]  # role of a column → its index, from 0, [-]
+    titles: dict[str, str]  # role of a column → its header
+    currency: str  # currency in the header; empty if it has none
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Row of a quote.
+    """Row of a quote."""
 
-    Attributes
-    ----------
-    hardware, part_number, delivery : object
-        Cells of the row.
-    count : float or None
-        Number of items, [-]
-    price : float or None
-        Price of all items, [unit of money]
-    currency : str
-        Currency of the price; empty if unknown.
-    trouble : str
-        Error of an unreadable number; empty without one.
-    """
-
+    #: `hardware`, `part_number`, `delivery`: cells of the row
     hardware: Any
     part_number: Any
     delivery: Any
-    count: float | None
-    price: float | None
-    currency: str
-    trouble: str = ""
+    count: float | None  # number of items, [-]
+    price: float | None  # price of all items, [unit of money]
+    currency: str  # currency of the price; empty if unknown
+    trouble: str = ""  # error of an unreadable number; empty without one
 
 
 def read_mapping(path: str | None) -> Mapped:
@@ -530,36 +483,16 @@ def _currency(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]
 
 @dataclass(frozen=True)
 class Survey:
-    """Result of the scan.
+    """Result of the scan."""
 
-    Attributes
-    ----------
-    sheet : SheetPart
-        Sheet of the quote.
-    table : Table
-        Table of the quote.
-    strings : list of str
-        Shared strings of the workbook.
-    formats : dict of str to str
-        Number of a style → currency of its number format.
-    first_free : int
-        First free column at the right, from 0, [-]
-    rows : int
-        Rows of the sheet, [-]
-    header_style : str or None
-        Style of the header's last cell.
-    remarks : tuple of str
-        Remarks on the file.
-    """
-
-    sheet: SheetPart
-    table: Table
-    strings: list[str]
-    formats: dict[str, str]
-    first_free: int
-    rows: int
-    header_style: str | None
-    remarks: tuple[str, ...]
+    sheet: SheetPart  # sheet of the quote
+    table: Table  # table of the quote
+    strings: list[str]  # shared strings of the workbook
+    formats: dict[str, str]  # number of a style → currency of its number format
+    first_free: int  # first free column at the right, from 0, [-]
+    rows: int  # rows of the sheet, [-]
+    header_style: str | None  # style of the header's last cell
+    remarks: tuple[str, ...]  # remarks on the file
 
 
 def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, int], None] | None = None) -> Survey:

@@ -58,21 +58,12 @@ class SheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """Row of a sheet.
+    """Row of a sheet."""
 
-    Attributes
-    ----------
-    number : int
-        Number from 1, [-]
-    cells : dict of int to object
-        Column from 0 → number or text; None for a formula without a saved value.
-    styles : dict of int to str
-        Column → number of its style.
-    """
-
-    number: int
+    number: int  # number from 1, [-]
+    #: column from 0 → number or text; None for a formula without a saved value
     cells: dict[int, Any] = field(default_factory=dict)
-    styles: dict[int, str] = field(default_factory=dict)
+    styles: dict[int, str] = field(default_factory=dict)  # column → number of its style
 
 
 Start = Callable[[str, dict[str, str]], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -10,71 +11,44 @@ from heapq import heappop, heappush
 import numpy as np
 
 from glmplan.simulation.engine.fleet import Fleet
-from glmplan.simulation.fleets.autoscaler import Scaling
-from glmplan.simulation.fleets.spec import Fault, FleetSpec
+from glmplan.simulation.fleets.spec import Autoscaler, Fault, FleetSpec
 from glmplan.simulation.traffic.request import Request
 from glmplan.units import Seconds
 
-__all__ = ["Change", "FleetControl", "GroupHistory"]
+__all__ = ["Change", "FleetControl", "GroupHistory", "Scaling"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that happened to a group.
+    """Something that happened to a group."""
 
-    Parameters
-    ----------
-    at : float
-        When, [s]
-    group : str
-        Its name.
-    what : str
-        `start`, `ready`, `drain`, `stop`, `crash`, `preempted`, `slow` or `normal`.
-    ready, starting : int
-        Replicas that serve and that start, after it, [-]
-    """
-
-    at: float
-    group: str
-    what: str
+    at: float  # when, [s]
+    group: str  # its name
+    what: str  # `start`, `ready`, `drain`, `stop`, `crash`, `preempted`, `slow` or `normal`
+    #: `ready`, `starting`: replicas that serve and that start, after it, [-]
     ready: int
     starting: int
 
 
 @dataclass(slots=True)
 class GroupHistory:
-    """Counts of one group over a run.
+    """Counts of one group over a run."""
 
-    Parameters
-    ----------
-    replica_seconds : float
-        Time of all replicas from the start of their machine to its end, [s]
-    starts, deaths : int
-        Cold starts and replicas that died, [-]
-    peak : int
-        Most replicas that were paid for at one time, [-]
-    """
-
-    replica_seconds: float = 0.0
+    replica_seconds: float = 0.0  # time of all replicas from the start of their machine to its end, [s]
+    #: `starts`, `deaths`: cold starts and replicas that died, [-]
     starts: int = 0
     deaths: int = 0
-    peak: int = 0
+    peak: int = 0  # most replicas that were paid for at one time, [-]
     paid_since: dict[int, float] = field(default_factory=dict)
 
 
 class FleetControl:
     """The events of a run that are no requests.
 
-    Parameters
-    ----------
-    spec : FleetSpec
-        Groups with their cold starts and autoscalers, faults, retries.
-    fleet : Fleet
-        The replicas; its `control` is set.
-    generator : numpy Generator
-        Draws failures of kind `mtbf`.
-    until : float
-        End of the arrivals, after which nothing fails any more, [s]
+    - `spec`: Groups with their cold starts and autoscalers, faults, retries.
+    - `fleet`: The replicas; its `control` is set.
+    - `generator`: Draws failures of kind `mtbf`.
+    - `until`: End of the arrivals, after which nothing fails any more, [s]
 
     Notes
     -----
@@ -368,3 +342,85 @@ class FleetControl:
         first, count = self._fleet.groups[number].first, self._fleet.groups[number].settings.replicas
         for i in range(first, first + count):
             plan(i, fault.at)
+
+
+# Number of replicas by the rules of Kubernetes and KEDA.
+
+
+class Scaling:
+    """The autoscaler of one group, called once in each interval.
+
+    - `rules`: Metric, target, limits and windows.
+
+    Examples
+    --------
+    >>> scaling = Scaling(Autoscaler(metric="concurrency", target=10, min=1, max=8))
+    >>> scaling.desired(0.0, 2, 45.0), scaling.desired(15.0, 5, 12.0), scaling.desired(400.0, 5, 12.0)
+    (5, 5, 2)
+    """
+
+    def __init__(self, rules: Autoscaler) -> None:
+        self.rules = rules
+        self._recommended: deque[tuple[float, int]] = deque()  # when, and how many
+        self._changes: deque[tuple[float, int]] = deque()  # when, and replicas added or removed
+        self._idle_since: float | None = None
+
+    def desired(self, now: Seconds, current: int, total: float) -> int:
+        """Return the number of replicas to have.
+
+        - `current`: Replicas that serve or start.
+        - `total`: Sum of the metric over them, and of what waits at the gateway.
+
+        Notes
+        -----
+        The recommendation is the total over the target, rounded up; none within the tolerance. Scaling down takes the
+        highest recommendation of its window, scaling up the lowest of its own. Both are limited by the policies.
+
+        References
+        ----------
+        .. [1] Kubernetes API `autoscaling/v2`, HPAScalingRules (policies, selectPolicy Max,
+           stabilizationWindowSeconds, tolerance).
+        .. [2] KEDA, "ScaledObject specification" (cooldownPeriod, minReplicaCount).
+        """
+        rules = self.rules
+        if total > 0:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        if current == 0:
+            return self._noted(now, current, max(1, rules.min) if total > 0 or rules.min else 0)
+        ratio = total / (rules.target * current)
+        wanted = current if abs(ratio - 1.0) <= rules.tolerance else math.ceil(total / rules.target)
+        wanted = self._stabilized(now, current, min(max(wanted, 1, rules.min), rules.max))
+        wanted = self._limited(now, current, wanted)
+        if rules.min == 0 and current == wanted == 1 and self._idle_since is not None:
+            wanted = 0 if now - self._idle_since >= rules.cooldown else 1
+        return self._noted(now, current, wanted)
+
+    def _stabilized(self, now: Seconds, current: int, wanted: int) -> int:
+        rules, seen = self.rules, self._recommended
+        if not seen:
+            seen.append((now - rules.interval, current))  # the controller begins with what is there
+        seen.append((now, wanted))
+        longest = max(rules.stabilization_up, rules.stabilization_down)
+        while seen[0][0] < now - longest:
+            seen.popleft()
+        lowest = min(number for at, number in seen if at >= now - rules.stabilization_up)
+        highest = max(number for at, number in seen if at >= now - rules.stabilization_down)
+        return min(max(current, lowest), highest)
+
+    def _limited(self, now: Seconds, current: int, wanted: int) -> int:
+        rules, changes = self.rules, self._changes
+        while changes and changes[0][0] <= now - rules.policy_period:
+            changes.popleft()
+        added = sum(change for _, change in changes if change > 0)
+        removed = -sum(change for _, change in changes if change < 0)
+        start = current - added
+        most = max(math.ceil(start * (1 + rules.up_percent / 100)), start + rules.up_replicas)
+        least = math.ceil((current + removed) * (1 - rules.down_percent / 100))
+        return max(min(wanted, max(most, current)), min(least, current), min(rules.min, current))
+
+    def _noted(self, now: Seconds, current: int, wanted: int) -> int:
+        if wanted != current:
+            self._changes.append((now, wanted - current))
+        return wanted

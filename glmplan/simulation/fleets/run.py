@@ -31,63 +31,30 @@ _AT_ONCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """Options of a simulated fleet.
+    """Options of a simulated fleet."""
 
-    Parameters
-    ----------
-    requests : int, optional
-        Most requests in all, [-]
-    duration : float, optional
-        Time during which requests come, [s]
-    seed : int, optional
-        Seed, [-]; the same seed gives the same bytes.
-    records : str, optional
-        File for one record of each request.
-    keep : bool, optional
-        Keep the record of each request.
-    reference : bool, optional
-        Make every step instead of skipping; for tests.
-    """
-
-    requests: int = 1 << 40
-    duration: Seconds = math.inf
-    seed: int = 0
-    records: str | None = None
-    keep: bool = False
-    reference: bool = False
+    requests: int = 1 << 40  # most requests in all, [-]
+    duration: Seconds = math.inf  # time during which requests come, [s]
+    seed: int = 0  # seed, [-]; the same seed gives the same bytes
+    records: str | None = None  # file for one record of each request
+    keep: bool = False  # keep the record of each request
+    reference: bool = False  # make every step instead of skipping; for tests
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetResult:
-    """Outcome of a simulated fleet.
+    """Outcome of a simulated fleet."""
 
-    Parameters
-    ----------
-    tenants : dict
-        Statistics of each tenant by name, as those of `simulate`.
-    groups : dict
-        Of each group: requests, utilisation, batch, KV usage, replica-hours and cost.
-    summary : dict
-        Requests, goodput, rejections, lost and retried requests, replica-hours and cost of the whole fleet.
-    rejected : dict
-        Reasons for which requests were not served, and how many.
-    changes : list of Change
-        What happened to replicas.
-    requests : dict of ndarray or None
-        Columns of the finished requests, if they were kept; times in [s], lengths in [token]
-    replicas : tuple of str
-        Names of the replicas by number: group, and number within it.
-    interrupted : bool
-        True if Ctrl-C ended the run; the statistics are those of the requests that had finished.
-    """
-
-    tenants: dict[str, dict[str, float]]
-    groups: dict[str, dict[str, float]]
+    tenants: dict[str, dict[str, float]]  # statistics of each tenant by name, as those of `simulate`
+    groups: dict[str, dict[str, float]]  # of each group: requests, utilisation, batch, KV usage, replica-hours and cost
+    #: requests, goodput, rejections, lost and retried requests, replica-hours and cost of the whole fleet
     summary: dict[str, float]
-    rejected: dict[str, int] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    rejected: dict[str, int] = field(default_factory=dict)  # reasons for which requests were not served, and how many
+    changes: list[Change] = field(default_factory=list)  # what happened to replicas
+    #: columns of the finished requests, if they were kept; times in [s], lengths in [token]
     requests: dict[str, np.ndarray] | None = None
-    replicas: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()  # names of the replicas by number: group, and number within it
+    #: True if Ctrl-C ended the run; the statistics are those of the requests that had finished
     interrupted: bool = False
 
 

@@ -55,30 +55,17 @@ class _Part(BaseModel):
 class ColdStart(_Part):
     """Time from the decision to start a replica to its first request.
 
-    Parameters
-    ----------
-    provision : float, optional
-        Until the machine runs and has the container image; not needed after a crash, [s]
-    weights : float, optional
-        Bytes of the checkpoint that one replica reads, [B]
-    weights_rate : float, optional
-        Rate at which they come from disk, object store or network, [B/s]
-    compile : float, optional
-        `torch.compile` and kernel autotuning, [s]
-    graph_capture : float, optional
-        Capture of CUDA graphs, profiling and warm-up, [s]
-
     Examples
     --------
     >>> ColdStart(weights=60e9, weights_rate=2e9, compile=40.0).seconds()
     70.0
     """
 
-    provision: _Time = 0.0
-    weights: _Bytes = 0.0
-    weights_rate: _Rate | None = None
-    compile: _Time = 0.0
-    graph_capture: _Time = 0.0
+    provision: _Time = 0.0  # until the machine runs and has the container image; not needed after a crash, [s]
+    weights: _Bytes = 0.0  # bytes of the checkpoint that one replica reads, [B]
+    weights_rate: _Rate | None = None  # rate at which they come from disk, object store or network, [B/s]
+    compile: _Time = 0.0  # `torch.compile` and kernel autotuning, [s]
+    graph_capture: _Time = 0.0  # capture of CUDA graphs, profiling and warm-up, [s]
 
     @model_validator(mode="after")
     def _both(self) -> ColdStart:
@@ -95,28 +82,6 @@ class ColdStart(_Part):
 class Autoscaler(_Part):
     """Horizontal autoscaling of one group, as Kubernetes does it.
 
-    Parameters
-    ----------
-    metric : str
-        `concurrency` (requests at the replicas and at the gateway), `queue-depth` (those of them that wait) or
-        `kv-share` (share of the KV pool in use).
-    target : float
-        Value of the metric for each replica, [-]
-    min, max : int
-        Fewest and most replicas; with 0 the last one goes after `cooldown` without a request, [-]
-    interval : float, optional
-        Time between two decisions, [s]
-    tolerance : float, optional
-        Relative deviation from the target below which nothing changes, [-]
-    stabilization_up, stabilization_down : float, optional
-        Window over which the lowest or the highest recommendation counts, [s]
-    up_percent, up_replicas, down_percent : int, optional
-        Most replicas added (the larger of both) or removed within `policy_period`, [-]
-    policy_period : float, optional
-        See there, [s]
-    cooldown : float, optional
-        KEDA: time without load after which the last replica goes, [s]
-
     References
     ----------
     .. [1] Kubernetes API `autoscaling/v2`, HPAScalingRules and HorizontalPodAutoscalerBehavior: doubling or 4 pods
@@ -124,19 +89,27 @@ class Autoscaler(_Part):
     .. [2] KEDA, "ScaledObject specification": pollingInterval 30 s, cooldownPeriod 300 s.
     """
 
+    #: `concurrency` (requests at the replicas and at the gateway), `queue-depth` (those of them that wait) or
+    #: `kv-share` (share of the KV pool in use)
     metric: Literal["concurrency", "queue-depth", "kv-share"]
-    target: float = Field(gt=0, allow_inf_nan=False)
+    target: float = Field(gt=0, allow_inf_nan=False)  # value of the metric for each replica, [-]
+    #: `min`, `max`: fewest and most replicas; with 0 the last one goes after `cooldown` without a request, [-]
     min: _Count = 1
     max: _Count = Field(ge=1)
+    #: time between two decisions, [s]
     interval: Annotated[float, BeforeValidator(_duration), Field(gt=0, le=1e6)] = 15.0
+    #: relative deviation from the target below which nothing changes, [-]
     tolerance: float = Field(default=0.1, ge=0, lt=1)
+    #: `stabilization_up`, `stabilization_down`: window over which the lowest or the highest recommendation counts, [s]
     stabilization_up: _Time = 0.0
     stabilization_down: _Time = 300.0
+    #: `up_percent`, `up_replicas`, `down_percent`: most replicas added (the larger of both) or removed within
+    #: `policy_period`, [-]
     up_percent: int = Field(default=100, ge=0)
     up_replicas: int = Field(default=4, ge=0)
     down_percent: int = Field(default=100, ge=0, le=100)
-    policy_period: Annotated[float, BeforeValidator(_duration), Field(gt=0, le=1e6)] = 15.0
-    cooldown: _Time = 300.0
+    policy_period: Annotated[float, BeforeValidator(_duration), Field(gt=0, le=1e6)] = 15.0  # see there, [s]
+    cooldown: _Time = 300.0  # KEDA: time without load after which the last replica goes, [s]
 
     @model_validator(mode="after")
     def _ordered(self) -> Autoscaler:
@@ -148,39 +121,21 @@ class Autoscaler(_Part):
 
 
 class GroupSpec(_Part):
-    """Equal replicas.
+    """Equal replicas."""
 
-    Parameters
-    ----------
-    name : str
-        Name in the result.
-    model : str, optional
-        Name that tenants ask for: a catalogue name, or any with `step_time`.
-    on : str, optional
-        Machine of one replica.
-    replicas : int, optional
-        Replicas at the start, [-]
-    weight : float, optional
-        Share of requests of each replica under `weighted` routing, [-]
-    usd_per_hour : float, optional
-        Cost of one replica, [USD/h]
-    drain_timeout : float, optional
-        Longest time that a replica may take to finish its requests before it stops; no limit by default, [s]
-    cold_start, autoscaler
-        Tables of their own.
-    options : dict, optional
-        Options of `glmplan simulate` for the deployment, such as `engine`, `tp` or `kv-tokens`.
-    """
-
-    name: str
-    model: str = ""
-    on: str | None = None
-    replicas: _Count = 1
+    name: str  # name in the result
+    model: str = ""  # name that tenants ask for: a catalogue name, or any with `step_time`
+    on: str | None = None  # machine of one replica
+    replicas: _Count = 1  # replicas at the start, [-]
+    #: share of requests of each replica under `weighted` routing, [-]
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    usd_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    usd_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # cost of one replica, [USD/h]
+    #: longest time that a replica may take to finish its requests before it stops; no limit by default, [s]
     drain_timeout: _Time | None = None
+    #: `cold_start`, `autoscaler`: tables of their own
     cold_start: ColdStart = ColdStart()
     autoscaler: Autoscaler | None = None
+    #: options of `glmplan simulate` for the deployment, such as `engine`, `tp` or `kv-tokens`
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -201,29 +156,15 @@ class GroupSpec(_Part):
 
 
 class TenantSpec(_Part):
-    """Requests of one tenant.
+    """Requests of one tenant."""
 
-    Parameters
-    ----------
-    name : str
-        Name in the result.
-    model : str, optional
-        Model that it asks for; may be left out if all groups serve one.
-    traffic : str
-        As `--traffic`.
-    slo : str, optional
-        Its SLO; that of the fleet by default.
-    priority : int, optional
-        Of waiting requests at the gateway, and in engines with `order = "priority"`, the lowest goes first, [-]
-    shape : dict, optional
-        Further fields of the traffic, such as `input`, `output` and `patience`.
-    """
-
-    name: str
-    model: str = ""
-    traffic: str
-    slo: str = ""
+    name: str  # name in the result
+    model: str = ""  # model that it asks for; may be left out if all groups serve one
+    traffic: str  # as `--traffic`
+    slo: str = ""  # its SLO; that of the fleet by default
+    #: of waiting requests at the gateway, and in engines with `order = "priority"`, the lowest goes first, [-]
     priority: int = Field(default=0, ge=0, le=1000)
+    #: further fields of the traffic, such as `input`, `output` and `patience`
     shape: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -238,41 +179,22 @@ _OF_FAULTS = {
 
 
 class Fault(_Part):
-    """A disturbance of one group.
+    """A disturbance of one group."""
 
-    Parameters
-    ----------
-    kind : str
-        `crash` (replicas die and restart on their machine), `preemption` (the machine goes after a notice, another one
-        is provisioned), `rolling-upgrade` (all replicas restart, some at a time), `slow` (steps last longer for some
-        time) or `mtbf` (each replica crashes at random).
-    group : str
-        Its group.
-    at : float, optional
-        When, [s]
-    replicas : int, optional
-        How many; of a rolling upgrade how many at a time (maxUnavailable), [-]
-    notice : float, optional
-        Time between the notice and the end of a preempted machine, in which it takes no new requests, [s]
-    factor : float, optional
-        Of the duration of steps of a slow replica, [-]
-    lasts : float, optional
-        How long a replica is slow; to the end by default, [s]
-    mean : float, optional
-        Mean time between failures of a replica, [s]
-    restart : bool, optional
-        False if nothing replaces what is lost.
-    """
-
+    #: `crash` (replicas die and restart on their machine), `preemption` (the machine goes after a notice, another one
+    #: is provisioned), `rolling-upgrade` (all replicas restart, some at a time), `slow` (steps last longer for some
+    #: time) or `mtbf` (each replica crashes at random)
     kind: Literal["crash", "preemption", "rolling-upgrade", "slow", "mtbf"]
     group: str
-    at: _Time = 0.0
-    replicas: int = Field(default=1, ge=1)
+    at: _Time = 0.0  # when, [s]
+    replicas: int = Field(default=1, ge=1)  # how many; of a rolling upgrade how many at a time (maxUnavailable), [-]
+    #: time between the notice and the end of a preempted machine, in which it takes no new requests, [s]
     notice: _Time = 0.0
-    factor: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    lasts: _Time | None = None
+    factor: float = Field(default=2.0, gt=0, allow_inf_nan=False)  # of the duration of steps of a slow replica, [-]
+    lasts: _Time | None = None  # how long a replica is slow; to the end by default, [s]
+    #: mean time between failures of a replica, [s]
     mean: Annotated[float, BeforeValidator(_duration), Field(gt=0)] | None = None
-    restart: bool = True
+    restart: bool = True  # False if nothing replaces what is lost
 
     @model_validator(mode="after")
     def _complete(self) -> Fault:
@@ -328,30 +250,14 @@ class RouterSpec(_Part):
 
 
 class FleetSpec(_Part):
-    """A fleet and its traffic.
+    """A fleet and its traffic."""
 
-    Parameters
-    ----------
-    group : tuple of GroupSpec
-        Groups of replicas.
-    tenant : tuple of TenantSpec
-        Who sends requests.
-    router : RouterSpec, optional
-        The gateway.
-    fault : tuple of Fault, optional
-        Disturbances.
-    slo : str, optional
-        SLO of tenants without their own.
-    duration : float, optional
-        Time during which requests come; instead of a number of requests, [s]
-    """
-
-    group: tuple[GroupSpec, ...] = Field(min_length=1)
-    tenant: tuple[TenantSpec, ...] = Field(min_length=1)
-    router: RouterSpec = RouterSpec()
-    fault: tuple[Fault, ...] = ()
-    slo: str = ""
-    duration: _Time | None = None
+    group: tuple[GroupSpec, ...] = Field(min_length=1)  # groups of replicas
+    tenant: tuple[TenantSpec, ...] = Field(min_length=1)  # who sends requests
+    router: RouterSpec = RouterSpec()  # the gateway
+    fault: tuple[Fault, ...] = ()  # disturbances
+    slo: str = ""  # SLO of tenants without their own
+    duration: _Time | None = None  # time during which requests come; instead of a number of requests, [s]
 
     @model_validator(mode="after")
     def _consistent(self) -> FleetSpec:

@@ -69,62 +69,33 @@ _OWN = ("session", "wait_s", "input_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request of a conversation.
+    """One request of a conversation."""
 
-    Parameters
-    ----------
-    wait : float
-        Time between the end of the answer before and this turn, [s]
-    input_tokens : int
-        Whole prompt, earlier turns included, [token]
-    output_tokens : int
-        Answer, [token]
-    content : tuple of tuple
-        Parts of the prompt, as in `Request`; empty where all turns share one growing context.
-    after : tuple of int, optional
-        Places of the turns that end before this one begins; None for the turn before, () for none: the pause then
-        counts from the start of the conversation.
-    pauses : tuple of tuple, optional
-        Pause behind each of `after` instead of `wait`, [s], and True if it counts from the time at which that turn was
-        sent; `wait` is then the earliest time since the start of the conversation.
-    """
-
-    wait: float
-    input_tokens: int
-    output_tokens: int
+    wait: float  # time between the end of the answer before and this turn, [s]
+    input_tokens: int  # whole prompt, earlier turns included, [token]
+    output_tokens: int  # answer, [token]
+    #: parts of the prompt, as in `Request`; empty where all turns share one growing context
     content: tuple[tuple[object, int], ...] = ()
+    #: places of the turns that end before this one begins; None for the turn before, () for none: the pause then counts
+    #: from the start of the conversation
     after: tuple[int, ...] | None = None
+    #: pause behind each of `after` instead of `wait`, [s], and True if it counts from the time at which that turn was
+    #: sent; `wait` is then the earliest time since the start of the conversation
     pauses: tuple[tuple[float, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The turns of one user.
+    """The turns of one user."""
 
-    Parameters
-    ----------
-    start : float or None
-        When the first turn arrives; None where the file does not say, [s]
-    turns : tuple of Turn
-        The turns, in order.
-    """
-
-    start: float | None
-    turns: tuple[Turn, ...]
+    start: float | None  # when the first turn arrives; None where the file does not say, [s]
+    turns: tuple[Turn, ...]  # the turns, in order
 
 
 def conversation_form(path: str | Path) -> str:
     """Which form of conversations a file has.
 
     Returns: Its form by the names in its first entry; empty if it holds no conversations.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "t.jsonl"
-    >>> _ = file.write_text('{"session_id": "a", "turns": [{"text": "Hello"}]}')
-    >>> conversation_form(file)
-    'AIPerf multi-turn'
     """
     file = Path(path)
     if file.suffix not in (".json", ".jsonl"):

@@ -31,13 +31,6 @@ class Acceptance:
 
     The first counts always, each draft token while all before it are accepted.
 
-    Parameters
-    ----------
-    draft_tokens : int
-        Tokens drafted for each step, [-]
-    probability : float
-        Chance that a drafted token is accepted when all before it were, [-]
-
     Examples
     --------
     >>> round(Acceptance(draft_tokens=3, probability=0.8).mean, 3)
@@ -46,8 +39,8 @@ class Acceptance:
     0.8
     """
 
-    draft_tokens: int
-    probability: float
+    draft_tokens: int  # tokens drafted for each step, [-]
+    probability: float  # chance that a drafted token is accepted when all before it were, [-]
 
     def __post_init__(self) -> None:
         check_whole(self.draft_tokens, "draft_tokens")

@@ -23,24 +23,15 @@ _TARGET = re.compile(r"\s*(\w+)(?:\s+(\w+))?\s*(<=|<|≤)\s*(.+?)\s*$")
 class Target:
     """One bound of a service level objective.
 
-    Parameters
-    ----------
-    metric : str
-        One of `METRICS`.
-    statistic : str
-        One of `STATISTICS`.
-    bound : float
-        Largest value that still meets it, [s]
-
     Examples
     --------
     >>> Target("ttft", "p95", 2.0).name
     'ttft_p95_ms'
     """
 
-    metric: str
-    statistic: str
-    bound: float
+    metric: str  # one of `METRICS`
+    statistic: str  # one of `STATISTICS`
+    bound: float  # largest value that still meets it, [s]
 
     @property
     def name(self) -> str:

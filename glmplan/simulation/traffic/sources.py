@@ -40,21 +40,11 @@ _LONGEST = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Some consecutive requests.
+    """Some consecutive requests."""
 
-    Parameters
-    ----------
-    arrival : ndarray or None
-        When each arrives; None in a closed loop, where a finish decides, [s]
-    input_tokens : ndarray
-        Prompt lengths, [token]
-    output_tokens : ndarray
-        Answer lengths, [token]
-    """
-
-    arrival: np.ndarray | None
-    input_tokens: np.ndarray
-    output_tokens: np.ndarray
+    arrival: np.ndarray | None  # when each arrives; None in a closed loop, where a finish decides, [s]
+    input_tokens: np.ndarray  # prompt lengths, [token]
+    output_tokens: np.ndarray  # answer lengths, [token]
 
 
 def _length_file(path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -244,17 +234,10 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream of requests.
+    """A stream of requests."""
 
-    Parameters
-    ----------
-    arrivals : iterator of Request
-        Requests whose arrival is known beforehand, in order.
-    after : callable or None
-        Takes a request that ended and the time; returns the one that follows, or None.
-    """
-
-    arrivals: Iterator[Request]
+    arrivals: Iterator[Request]  # requests whose arrival is known beforehand, in order
+    #: takes a request that ended and the time; returns the one that follows, or None
     after: Callable[[Request, float], Request | None] | None
 
 

@@ -54,52 +54,6 @@ _MOST_TOKENS, _LONGEST, _MOST_CV = 1 << 31, 1e9, 100.0
 class Traffic(BaseModel):
     """A stream of requests.
 
-    Parameters
-    ----------
-    kind : str
-        `closed` (each user sends the next request when the last is answered), `poisson`, `constant` (equal gaps),
-        `gamma` (bursts), `onoff`, `daily`, `trace` or `sessions` (multi-turn agents).
-    users : int, optional
-        Users of a closed loop, or agents at work at once, [-]
-    rate : float, optional
-        Mean arrivals of requests, or of sessions, [1/s]
-    cv : float, optional
-        Coefficient of variation of the gaps of `gamma`, [-]
-    on, off : float, optional
-        Mean duration of bursts and of silences of `onoff`, [s]
-    profile : tuple of float, optional
-        Relative load of equal parts of a day, [-]
-    file : str, optional
-        Trace to replay.
-    speed : float, optional
-        How much faster than recorded a trace is replayed, [-]
-    input, output : int, optional
-        Nominal lengths, [token]
-    jitter : float, optional
-        Lengths are uniform between 1 − jitter and 1 times nominal, [-]
-    input_cv, output_cv : float, optional
-        Lengths are log-normal with nominal as mean and this coefficient of variation, [-]
-    lengths : str, optional
-        CSV with `input_tokens` and `output_tokens`, drawn with replacement.
-    think : float, optional
-        Mean pause of a user between answer and next request, [s]
-    ramp : float, optional
-        Time over which the users of a closed loop start; 0 is the start-up burst of the benchmark protocols, [s]
-    shared_prefix : int, optional
-        Tokens at the head of each prompt that are the same for all, [token]
-    turns : int, optional
-        Mean number of turns of a session, [-]
-    tool_wait : float, optional
-        Mean pause between the turns of a session, [s]
-    start : int, optional
-        Tokens of its own that a session begins with: files, a task, [token]
-    urgent : float, optional
-        Share of the requests, or of the sessions, that go before the others where the engine orders by priority, [-]
-    images : float, optional
-        Images of a request in the mean: of 0.3 three requests of ten have one. Their tokens count in `input`, [-]
-    patience : float, optional
-        Time after which a client that has no token yet closes its connection; none does by default, [s]
-
     Raises
     ------
     SpecError
@@ -113,29 +67,46 @@ class Traffic(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: `closed` (each user sends the next request when the last is answered), `poisson`, `constant` (equal gaps),
+    #: `gamma` (bursts), `onoff`, `daily`, `trace` or `sessions` (multi-turn agents)
     kind: Literal["closed", "poisson", "constant", "gamma", "onoff", "daily", "trace", "sessions"]
+    #: users of a closed loop, or agents at work at once, [-]
     users: int | None = Field(default=None, ge=1, le=MOST_USERS)
+    #: mean arrivals of requests, or of sessions, [1/s]
     rate: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
+    #: coefficient of variation of the gaps of `gamma`, [-]
     cv: float = Field(default=2.0, ge=1e-3, le=_MOST_CV, allow_inf_nan=False)
+    #: `on`, `off`: mean duration of bursts and of silences of `onoff`, [s]
     on: float = Field(default=10.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
     off: float = Field(default=30.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
-    profile: tuple[float, ...] = _OFFICE_DAY
-    file: str | None = None
+    profile: tuple[float, ...] = _OFFICE_DAY  # relative load of equal parts of a day, [-]
+    file: str | None = None  # trace to replay
+    #: how much faster than recorded a trace is replayed, [-]
     speed: float = Field(default=1.0, ge=1e-9, le=1e9, allow_inf_nan=False)
+    #: `input`, `output`: nominal lengths, [token]
     input: int = Field(default=1024, ge=1, le=_MOST_TOKENS)
     output: int = Field(default=512, ge=1, le=_MOST_TOKENS)
-    jitter: float = Field(default=0.0, ge=0, lt=1)
+    jitter: float = Field(default=0.0, ge=0, lt=1)  # lengths are uniform between 1 − jitter and 1 times nominal, [-]
+    #: `input_cv`, `output_cv`: lengths are log-normal with nominal as mean and this coefficient of variation, [-]
     input_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
     output_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
-    lengths: str | None = None
+    lengths: str | None = None  # CSV with `input_tokens` and `output_tokens`, drawn with replacement
+    #: mean pause of a user between answer and next request, [s]
     think: float = Field(default=0.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    #: time over which the users of a closed loop start; 0 is the start-up burst of the benchmark protocols, [s]
     ramp: float = Field(default=0.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    #: tokens at the head of each prompt that are the same for all, [token]
     shared_prefix: int = Field(default=0, ge=0, le=_MOST_TOKENS)
-    turns: int = Field(default=8, ge=1, le=100_000)
+    turns: int = Field(default=8, ge=1, le=100_000)  # mean number of turns of a session, [-]
+    #: mean pause between the turns of a session, [s]
     tool_wait: float = Field(default=5.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    #: tokens of its own that a session begins with: files, a task, [token]
     start: int = Field(default=0, ge=0, le=_MOST_TOKENS)
+    #: share of the requests, or of the sessions, that go before the others where the engine orders by priority, [-]
     urgent: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    #: Images of a request in the mean: of 0.3 three requests of ten have one. Their tokens count in `input`, [-]
     images: float = Field(default=0.0, ge=0, le=10_000, allow_inf_nan=False)
+    #: time after which a client that has no token yet closes its connection; none does by default, [s]
     patience: float | None = Field(default=None, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
 
     @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", "patience", mode="before")

@@ -6,10 +6,9 @@ import csv
 from statistics import median
 
 import pytest
+from start_up_errors import score_starts
 
-from glmplan.calibrate.backtest.memory import score_starts
-from glmplan.calibrate.later_starts import is_held_out_setting, later_starts, setting_of
-from glmplan.calibrate.memory import rare_starts
+from glmplan.calibrate.memory import is_held_out_setting, later_starts, rare_starts, setting_of
 from glmplan.catalog.files import data_folder
 from glmplan.io.runs.importers.startup_logs import start_up_logs
 

@@ -7,8 +7,7 @@ differs from launch to launch), NVLink of compute capability 10 (one source) and
 from __future__ import annotations
 
 import pytest
-
-from glmplan.calibrate.backtest.memory import score_starts
+from start_up_errors import score_starts
 
 #: quantity → median and 90th percentile over sources: [-] of weights and tokens, [GiB] of the pool, which has no second
 GOALS = {"weights": (0.005, 0.02), "pool": (0.5, float("inf")), "tokens": (0.02, 0.06)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 
 import pytest
+from start_up_errors import LoggedError, StartScores, score_starts
 
-from glmplan.calibrate.backtest.memory import LoggedError, StartScores, score_starts
 from glmplan.calibrate.memory import observations
 from glmplan.catalog.entries.models import load_model
 from glmplan.catalog.files import data_folder

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glmplan.calibrate.kernels.own_tables import beside_fits, own_parts, own_rows, own_section
+from glmplan.calibrate.kernels.own_tables import beside_fits, own_parts, own_rows, own_section, shape_work
 from glmplan.catalog.entries.accelerators import load_accelerator
-from glmplan.costs.kernels.shapes import shape_work
 from glmplan.costs.kernels.utilisation import kernel_fits
 
 ROOT = Path(__file__).parents[3]

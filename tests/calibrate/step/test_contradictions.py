@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from glmplan.calibrate.step.contradictions import contradicted_rows, step_milliseconds
 from glmplan.calibrate.step.joint_fit import guesses_load
-from glmplan.calibrate.step.observations import asked_of, build_design
+from glmplan.calibrate.step.observations import asked_of, build_design, contradicted_rows, step_milliseconds
 from glmplan.io.runs.ledger import load_measurements
 from glmplan.io.runs.record import Run
 

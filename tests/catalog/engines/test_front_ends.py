@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.catalog.engines.front_ends import front_end
-from glmplan.catalog.engines.limitations import engine_names
+from glmplan.catalog.engines.limitations import engine_names, front_end
 from glmplan.catalog.entries.names import engine_name
 from glmplan.errors import SpecError
 from glmplan.planner.question import read_words

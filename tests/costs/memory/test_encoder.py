@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from start_up_errors import score_starts
 
-from glmplan.calibrate.backtest.memory import score_starts
 from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.memory import MemorySettings, rank_memory
 from glmplan.costs.memory.activations import encoder_peak, with_encoder

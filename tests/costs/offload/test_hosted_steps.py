@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seed_systems import share_of_bytes
 
 from glmplan.catalog.entries.hosts import load_host
 from glmplan.catalog.schema.host import Host
 from glmplan.costs.network.links import host_transfer_rate
 from glmplan.costs.offload.steps import HostedSteps, Offload
-from glmplan.costs.offload.work import HostSide, Placement, host_side, load_offload_fit, share_of_bytes
+from glmplan.costs.offload.work import HostSide, Placement, host_side, load_offload_fit
 from glmplan.costs.points import StepPoints
 from glmplan.errors import UnknownFact
 from glmplan.io.runs.table import run_from_row

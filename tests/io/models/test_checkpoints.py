@@ -6,6 +6,7 @@ import pytest
 
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.models import load_model, model_names
+from glmplan.catalog.files import data_folder, read_toml
 from glmplan.catalog.formats import WEIGHT_FORMATS, weight_format
 from glmplan.costs.blocks.stack import checkpoint_bytes, uniform_checkpoint
 from glmplan.costs.memory import kv_pool, part_memory, rank_memory
@@ -15,7 +16,6 @@ from glmplan.errors import SpecError
 from glmplan.io.models.checkpoints import (
     COMMON_FORMATS,
     checkpoint_for,
-    mixture_names,
     mixtures_of,
     of_repository,
     read_by,
@@ -33,6 +33,8 @@ from glmplan.units import parse_quantity
 GIB = 2**30
 WORDS = ("fp8", "awq", "gptq", "4bit", "8bit", "fp16", "bf16", "int8", "w4a16", "nvfp4", "q4_k_m", "q4_k", "q4_0",
          "q8_k_xl", "ud-q4_k_xl", "Q5_K_M", "bpw:4.5", "fp8-block", "mxfp4")  # fmt: skip
+TABLE = read_toml(data_folder("hardware_db") / "formats" / "mixtures.toml")
+MIXTURES = sorted({entry["name"] for entry in TABLE["mixtures"]})
 
 
 def gib(model, word, **how):
@@ -115,7 +117,7 @@ def test_a_plan_and_a_row_of_a_table_mean_the_same_by_a_word(model, word):
 
 def test_every_format_worth_naming_is_understood_for_every_model():
     for name in ("llama-3.1-8b", "glm-5.1", "gpt-oss-120b", "kimi-k2.5"):
-        for word in (*COMMON_FORMATS, *WEIGHT_FORMATS, *mixture_names()):
+        for word in (*COMMON_FORMATS, *WEIGHT_FORMATS, *MIXTURES):
             assert checkpoint_bytes(load_model(name), checkpoint_for(load_model(name), word)) > 0
 
 
@@ -164,7 +166,7 @@ def test_llama_cpp_reads_gguf_files_only():
 
 def test_rows_of_the_table_of_mixtures_agree_with_what_the_models_say_of_themselves():
     compared = 0
-    for name in mixture_names():
+    for name in MIXTURES:
         for model_name in model_names():
             model = load_model(model_name)
             for row in mixtures_of(model, name):

@@ -8,8 +8,10 @@ import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from glmplan.catalog.entries.accelerators import accelerator_names
 from glmplan.catalog.entries.models import model_aliases
@@ -17,19 +19,50 @@ from glmplan.catalog.entries.names import refusal
 from glmplan.catalog.files import data_folder
 from glmplan.io.runs.columns import COLUMNS
 from glmplan.io.runs.ledger import (
-    Source,
     campaigns,
     day_of,
     load_acceptance,
     load_measurements,
     repeats,
-    row_faults,
 )
 from glmplan.io.runs.table import read_runs
 
 FOLDER = data_folder("calibration") / "measurements"
 FILES = sorted({entry["file"] for entry in campaigns().values()})
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "measurements"
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Source(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Annotated[str, Field(pattern=r"^[a-z0-9.\-]+\.csv$")]
+    rows: Annotated[int, Field(ge=1)]
+    address: Text
+    measured: Text
+    licence: Text
+    trust: Literal["A", "B", "C", "D", "A-D", "B-D"]
+    how: Text
+    traps: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _address_is_one(self) -> Source:
+        if not self.address.startswith(("https://", "each row")):
+            raise ValueError("address must be a URL, or say 'each row' when every row has its own source")
+        return self
+
+
+#: columns that every shipped row must fill
+FILLED = ("id", "campaign", "model", "speculative", "phase", "protocol")
+
+
+def row_faults(row):
+    result = [f"{name}: is empty" for name in FILLED if not row.get(name)]
+    result += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
+    told = ((name, COLUMNS[name].fault(text)) for name, text in row.items() if text and name in COLUMNS)
+    return (*result, *(f"{name}: {fault}" for name, fault in told if fault))
 
 
 @pytest.mark.parametrize("file", FILES)

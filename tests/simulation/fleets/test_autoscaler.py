@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.simulation.fleets.autoscaler import Scaling
+from glmplan.simulation.fleets.control import Scaling
 from glmplan.simulation.fleets.spec import Autoscaler
 
 

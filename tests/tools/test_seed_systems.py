@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from seed_systems import bandwidth_bound, claim_verdict, crashed_system
 
 from glmplan.io.runs.table import run_from_row
 from glmplan.planner.hazards import Hazard
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.predict import Figure
-from glmplan.present.seed_systems import bandwidth_bound, claim_verdict, crashed_system
 
 ROW = {
     "id": "a", "model": "llama-3.1-8b", "weights": "bf16", "accelerator": "h100-sxm", "accelerator_count": "1",

@@ -1,7 +1,7 @@
 """Errors of predicted start-up memory, by log and by source or setting.
 
 `start-up-logs.csv` is what the memory terms are fitted to, and its logs vote by source. `start-up-logs-later.csv` was
-collected later and votes by setting (`glmplan.calibrate.later_starts`): only ROCm, of which the first table has no
+collected later and votes by setting (`glmplan.calibrate.memory`): only ROCm, of which the first table has no
 launch on several accelerators, is fitted to it.
 """
 
@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from glmplan.calibrate.later_starts import is_held_out_setting, later_starts, setting_of
-from glmplan.calibrate.memory import left_out_sources, observations
+from glmplan.calibrate.memory import is_held_out_setting, later_starts, left_out_sources, observations, setting_of
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import own_images
 from glmplan.catalog.schema.accelerator import Accelerator
@@ -103,11 +102,6 @@ class StartScores:
         """Return the summary of one quantity, one vote per source or per setting.
 
         `caches`: only models with these caches, see `cache_of_model`; empty: all.
-
-        Examples
-        --------
-        >>> score_starts().score("weights").sources > 5
-        True
         """
         wanted, of_cache = set(kinds), set(caches)
         chosen: dict[str, list[LoggedError]] = {}
@@ -155,14 +149,7 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
 
 
 def cache_of_model(model: ModelSpec) -> str:
-    """Return the cache of a model: plain, windowed, hybrid or compressed.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> [cache_of_model(load_model(name)) for name in ("kimi-k2.5", "gpt-oss-20b", "qwen3.5-9b", "deepseek-v4-flash")]
-    ['plain', 'windowed', 'hybrid', 'compressed']
-    """
+    """Return the cache of a model: plain, windowed, hybrid or compressed."""
     mixers = [mixer_of(model.layers[name]) for name, _ in model.runs]
     if any(mixer.name == "compressed" for mixer in mixers):
         return "compressed"
@@ -175,12 +162,6 @@ def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool 
     """Return the predicted memory of logged starts with the logged values.
 
     With `left_out` each log is predicted by terms fitted without its source.
-
-    Examples
-    --------
-    >>> found = score_starts()
-    >>> {one.quantity for one in found.errors} >= {"weights", "pool", "tokens", "graphs"}
-    True
     """
     errors: list[LoggedError] = []
     left: dict[str, str] = {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -28,7 +27,6 @@ from glmplan.calibrate.offload import (
     unified_rows,
     unified_runs,
 )
-from glmplan.catalog.files import write_atomically
 from glmplan.costs.network.collectives import Protocol
 from glmplan.costs.network.links import LinkFits, load_link_fits
 from glmplan.costs.network.topology import measured_cost, named_conditions
@@ -47,7 +45,6 @@ __all__ = [
     "offload_page",
     "topology_backtest",
     "topology_page",
-    "write_topology_page",
 ]
 
 
@@ -252,14 +249,7 @@ class TopologyRow:
 
 
 def topology_backtest(fits: LinkFits | None = None) -> list[TopologyRow]:
-    """Return the predictions of all rows with known transfers or group.
-
-    Examples
-    --------
-    >>> rows = topology_backtest()
-    >>> median_error(rows, "p2p") < 0.15 and median_error(rows, "collapse") < 0.15
-    True
-    """
+    """Return the predictions of all rows with known transfers or group."""
     fits = fits or load_link_fits()
     rows = [_transfer_row(transfer, fits) for transfer in measured_transfers()]
     return [*rows, *_all_reduce_rows(all_reduce_observations(), fits)]
@@ -295,14 +285,7 @@ def _predicted_time(one: Observation, protocol: Protocol, fits: LinkFits) -> flo
 
 
 def median_error(rows: Iterable[TopologyRow], group: str) -> Ratio:
-    """Return the median absolute relative error of a group.
-
-    Examples
-    --------
-    >>> row = TopologyRow("t1", "p2p", "h", "w", 50.0, 55.0, "GB/s", 0.1, "s")
-    >>> median_error([row], "p2p")
-    0.1
-    """
+    """Return the median absolute relative error of a group."""
     return median(abs(row.error) for row in rows if row.group == group)
 
 
@@ -355,7 +338,7 @@ def topology_page() -> str:
         "# Accuracy of link speeds",
         "",
         "Generated from `calibration/measurements/pcie-topologies.csv` and `collectives.csv` by",
-        "`glmplan.calibrate.backtest.machines.write_topology_page`. Goal: 15 % median in each group.",
+        "`make docs`. Goal: 15 % median in each group.",
         "",
         "| group | rows | median error | within 15 % | worst |",
         "|---|---|---|---|---|",
@@ -402,8 +385,3 @@ def topology_page() -> str:
             figures = f"{row.measured:.1f} {row.unit} | {row.predicted:.1f} {row.unit} | {row.error:+.0%}"
             lines.append(f"| {row.row} | {row.host} | {row.what} | {figures} |")
     return "\n".join(lines) + "\n"
-
-
-def write_topology_page(file: str | Path) -> None:
-    """Write the topology accuracy page."""
-    write_atomically(file, topology_page())

@@ -11,9 +11,10 @@ import numpy as np
 
 from glmplan.catalog.entries.hosts import load_machine
 from glmplan.catalog.files import data_folder
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.network.links import host_transfer_rate, links_of_layout
 from glmplan.costs.offload.steps import HostedSteps, Offload
-from glmplan.costs.offload.work import HostSide, Placement, offload_work, share_of_bytes
+from glmplan.costs.offload.work import HostSide, Placement, offload_work
 from glmplan.costs.points import StepPoints
 from glmplan.errors import GlmplanError, UnknownFact
 from glmplan.io.runs.ledger import host_of_row
@@ -27,9 +28,17 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Figure, predict
 from glmplan.prediction.step_models import step_model_of
 from glmplan.prediction.table import RowPrediction, predict_runs
-from glmplan.units import Ratio, Tokens, TokensPerSecond
+from glmplan.units import Bytes, Ratio, Tokens, TokensPerSecond
 
-__all__ = ["SeedSystem", "bandwidth_bound", "claim_verdict", "crashed_system", "seed_systems", "seed_systems_page"]
+__all__ = [
+    "SeedSystem",
+    "bandwidth_bound",
+    "claim_verdict",
+    "crashed_system",
+    "seed_systems",
+    "seed_systems_page",
+    "share_of_bytes",
+]
 
 _LEDGER = "calibration/measurements/field-reports-glm.csv"
 #: the deployment that crashed (note of row fr-001-sglpeak): four of the six cards, 160 GB of experts in host memory
@@ -82,15 +91,6 @@ def bandwidth_bound(deployment: Deployment, *, requests: Ratio, context: Tokens)
     -----
     Every weight and cache byte of a step is read once. Every draft token is accepted. Collectives, launches and copies
     cost nothing.
-
-    Examples
-    --------
-    >>> from glmplan.prediction.from_row import question_of
-    >>> from glmplan.io.runs.table import run_from_row
-    >>> row = {"id": "a", "model": "glm-5.1", "weights": "nvfp4", "accelerator": "rtx-pro-6000-ws",
-    ...        "accelerator_count": "6", "tp": "2", "pp": "3", "engine": "vllm"}
-    >>> round(bandwidth_bound(question_of(run_from_row(row)).deployment, requests=1.0, context=0.0), -1)
-    220.0
     """
     one, tokens = np.ones(1), 1.0 + deployment.draft_tokens
     points = StepPoints(one * requests, one * context, one * 0.0, one * 0.0)
@@ -108,15 +108,6 @@ def claim_verdict(
     """Return the verdict on a reported speed.
 
     Dangers come first, then the bound, then the prediction interval.
-
-    Examples
-    --------
-    >>> claim_verdict(400.0, None, 300.0, ())
-    'the claim is implausible: above the bound'
-    >>> claim_verdict(33.0, Figure(30.0, 25.0, 36.0), 200.0, ())
-    'agrees: inside the interval'
-    >>> claim_verdict(36.1, Figure(30.0, 25.0, 36.0), None, ())
-    'less than 1% above the interval'
     """
     if not is_safe(hazards):
         worst = ", ".join(hazard.id for hazard in hazards if hazard.severity == "danger")
@@ -239,15 +230,20 @@ def _cloud(run: Run) -> str:
     )
 
 
+def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: Bytes) -> Ratio:
+    """Return the share of routed experts that `host_bytes` are.
+
+    1 where all experts are less.
+    """
+    one = np.ones(1)
+    every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
+    return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)
+
+
 def crashed_system() -> SeedSystem:
     """Return the deployment that froze its machine, with its hazards.
 
     Four cards streamed 160 GB of experts from host memory.
-
-    Examples
-    --------
-    >>> crashed_system().verdict
-    'this would be unsafe: display-starved'
     """
     folder = data_folder("calibration") / "measurements"
     base = next(run for run in read_runs(folder / "field-reports-glm.csv") if run.id == "fr-001-sglpeak")
