@@ -7,7 +7,7 @@ engine reports.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,18 @@ class StartupLog:
         if better:
             setattr(self, name, value)
             self.lines[name] = line
+
+    def read(
+        self,
+        text: str,
+        patterns: Iterable[tuple[str, str]],
+        convert: Callable[[str], Any] = str,
+        keep: str = "first",
+    ) -> None:
+        """Store the first group of each match, by pairs of field and pattern."""
+        for name, pattern in patterns:
+            for line, match in matches(text, pattern):
+                self.put(name, convert(match[1]), line, keep)
 
     def row(self) -> dict[str, Any]:
         """Return the log as a run of phase `memory`."""
@@ -342,12 +354,12 @@ def _start(row: dict[str, str], file: Path) -> LoggedStart:
 
 KIND_VLLM_LOG = "vllm startup log"
 #: arguments of the engine line and their fields; the last group of the pattern is the value
-_ARGUMENTS = {
-    "tp": r"tensor_parallel_size['\"]?[=:] ?(\d+)",
-    "pp": r"pipeline_parallel_size['\"]?[=:] ?(\d+)",
-    "dp": r"data_parallel_size['\"]?[=:] ?(\d+)",
-    "dcp": r"decode_context_parallel_size['\"]?[=:] ?(\d+)",
-}
+_ARGUMENTS = (
+    ("tp", r"tensor_parallel_size['\"]?[=:] ?(\d+)"),
+    ("pp", r"pipeline_parallel_size['\"]?[=:] ?(\d+)"),
+    ("dp", r"data_parallel_size['\"]?[=:] ?(\d+)"),
+    ("dcp", r"decode_context_parallel_size['\"]?[=:] ?(\d+)"),
+)
 recognise_vllm_log = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
 #: settings that the log prints; of several entries for a field the later one supplements
 _WORDS = (
@@ -377,6 +389,8 @@ _SETTINGS = (
 )
 #: memory besides weights and pool, in GiB; old versions print GB and mean GiB
 _SIZES = (
+    ("graphs", r"CUDA graph pool memory: ([\d.]+) GiB \(actual\)"),
+    ("graphs", r"Graph capturing finished in .*?took ([\d.]+) Gi?B"),
     ("activations", r"activation peak memory takes ([\d.]+) ?Gi?B"),
     ("activations", r"([\d.]+) GiB for peak activation"),
     ("outside_torch", r"non_torch_memory takes ([\d.]+) ?Gi?B"),
@@ -385,6 +399,14 @@ _SIZES = (
     ("total", r"total_gpu_memory \(([\d.]+) ?Gi?B\)"),
     ("total", r"Free memory on device \S*\s?\([\d.]+/([\d.]+) GiB\)"),
 )
+_POOLS = (
+    ("kv_pool", r"(?:Available KV cache memory:|reserved for KV Cache is) (-?[\d.]+) ?Gi?B"),
+    ("kv_pool", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"),
+)
+
+
+def _gib(text: str) -> Bytes:
+    return float(text) * GIB
 
 
 def read_vllm_log(source: Source) -> Imported:
@@ -399,54 +421,32 @@ def read_vllm_log(source: Source) -> Imported:
     341504.0
     """
     text, log = source.text, StartupLog("vllm")
-    for name, pattern in _WORDS:
-        for line, match in matches(text, pattern):
-            log.put(name, match[1], line)
-    for name, pattern in _ARGUMENTS.items():
-        for line, match in matches(text, pattern):
-            log.put(name, int(match[1]), line, "max")
+    log.read(text, _WORDS)
+    log.read(text, _ARGUMENTS, int, "max")
     for line, _ in matches(text, r"enable_expert_parallel['\"]?[=:] ?(True)"):
         log.put("ep", (log.tp or 1) * (log.dp or 1), line)
-    for line, match in matches(
-        text, r"(?:Model loading took|Loading model weights took|model weights take) ([\d.]+) ?Gi?B"
-    ):
-        log.put("weights", float(match[1]) * GIB, line, "max")
-    for line, match in matches(text, r"(?:Available KV cache memory:|reserved for KV Cache is) (-?[\d.]+) ?Gi?B"):
-        log.put("kv_pool", float(match[1]) * GIB, line, "min")
-    for line, match in matches(text, r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"):
-        log.put("kv_pool", float(match[1]) * GIB, line, "min")
+    loaded = r"(?:Model loading took|Loading model weights took|model weights take) ([\d.]+) ?Gi?B"
+    log.read(text, [("weights", loaded)], _gib, "max")
+    log.read(text, _POOLS, _gib, "min")
     if log.quantization is None and "quantization=None" in text:
         # not quantised: the weights are in the compute precision
         for line, match in matches(text, r"dtype=torch\.(bfloat16|float16|float32)"):
             log.put("quantization", {"bfloat16": "bf16", "float16": "f16", "float32": "fp32"}[match[1]], line)
-    for line, match in matches(text, r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens"):
-        log.put("kv_tokens", number(match[1]), line, "min")
+    log.read(text, [("kv_tokens", r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens")], number, "min")
     block = next((int(m[1]) for _, m in matches(text, r"block_size=(\d+)")), 16)
     for line, match in matches(text, r"# (?:GPU|cuda) blocks: (\d+)"):
         log.put("kv_tokens", float(match[1]) * block, line, "min")
     for line, match in matches(text, r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x"):
         log.put("max_concurrency", float(match[2]), line)
         log.put("max_context", number(match[1]), line)
-    for pattern in (
-        r"CUDA graph pool memory: ([\d.]+) GiB \(actual\)",
-        r"Graph capturing finished in .*?took ([\d.]+) Gi?B",
-    ):
-        for line, match in matches(text, pattern):
-            log.put("graphs", float(match[1]) * GIB, line, "max")
     for line, match in matches(text, r"CUDA graph memory: PIECEWISE=(\d+).*?FULL=(\d+)"):
         log.put("graph_count", float(match[1]) + float(match[2]), line)
-    for line, match in matches(text, r"CUDA graph memory profiling is (enabled|disabled)"):
-        log.put("graphs_taken", match[1] == "enabled", line)
-    for line, match in matches(text, r"mm[_-]encoder[_-]tp[_-]mode['\"]?[=: ] ?'?(data|weights)"):
-        log.put("whole_tower", match[1] == "data", line)
+    log.read(text, [("graphs_taken", r"CUDA graph memory profiling is (enabled|disabled)")], "enabled".__eq__)
+    log.read(text, [("whole_tower", r"mm[_-]encoder[_-]tp[_-]mode['\"]?[=: ] ?'?(data|weights)")], "data".__eq__)
     for line, _ in matches(text, r"Falling back to `--mm-encoder-tp-mode weights`"):
         log.put("whole_tower", False, line, "last")
-    for name, pattern in _SIZES:
-        for line, match in matches(text, pattern):
-            log.put(name, float(match[1]) * GIB, line, "max")
-    for name, pattern in _SETTINGS:
-        for line, match in matches(text, pattern):
-            log.put(name, float(match[1]), line)
+    log.read(text, _SIZES, _gib, "max")
+    log.read(text, _SETTINGS, float)
     return imported(source, log)
 
 
@@ -467,7 +467,7 @@ def read_sglang_log(source: Source) -> Imported:
     4.0
     """
     text, log = source.text, StartupLog("sglang")
-    for name, pattern in (
+    words = (
         ("version", r"(?:sglang[_ ]version|SGLang version)['\"=: ]+v?([\w.+]+)"),
         ("model", r"model_path='([^']+)'"),
         ("quantization", r"[( ]quantization='(\w+)'"),
@@ -477,21 +477,16 @@ def read_sglang_log(source: Source) -> Imported:
         ("attention_backend", r"[Uu]se (\w+)(?: attention)? backend(?: by default)?"),
         ("moe_backend", r"moe_runner_backend='(?!auto)(\w+)'"),
         ("speculative", r"speculative_algorithm='(\w+)'"),
-    ):
-        for line, match in matches(text, pattern):
-            log.put(name, match[1], line)
-    for name, pattern in (
-        ("tp", r"[( ]tp_size=(\d+)"),
-        ("pp", r"[( ]pp_size=(\d+)"),
-        ("dp", r"[( ]dp_size=(\d+)"),
-        ("ep", r"[( ]ep_size=(\d+)"),
-    ):
-        for line, match in matches(text, pattern):
-            log.put(name, int(match[1]), line)
+    )
+    log.read(text, words)
+    log.read(text, [(name, rf"[( ]{name}_size=(\d+)") for name in ("tp", "pp", "dp", "ep")], int)
     if log.tp and log.dp and "enable_dp_attention=True" in text:
         log.tp = max(log.tp // log.dp, 1)
-    for line, match in matches(text, r"Load weight end\..*?mem usage=([\d.]+) GB"):
-        log.put("weights", float(match[1]) * GIB, line, "max")
+    used = (
+        ("weights", r"Load weight end\..*?mem usage=([\d.]+) GB"),
+        ("graphs", r"Capture cuda graph end\..*?mem usage=([\d.]+) GB"),
+    )
+    log.read(text, used, _gib, "max")
     ranks: set[str] = set()
     for line, match in matches(text, r"^(.*?)KV Cache is allocated\..*?#tokens: (\d+)(.*)"):
         rank = " ".join(re.findall(r"\b(?:TP|DP|PP|EP)\d+", match[1]))
@@ -503,20 +498,15 @@ def read_sglang_log(source: Source) -> Imported:
         ranks.add(rank)
         log.put("kv_tokens", float(match[2]), line, "min")
         log.put("kv_pool", size, line, "min")
-    for line, match in matches(text, r"max_total_num_tokens=(\d+)"):
-        log.put("kv_tokens", float(match[1]), line, "min")
-    for line, match in matches(text, r"Capture cuda graph end\..*?mem usage=([\d.]+) GB"):
-        log.put("graphs", float(match[1]) * GIB, line, "max")
-    for name, pattern in (
+    log.read(text, [("kv_tokens", r"max_total_num_tokens=(\d+)")], float, "min")
+    settings = (
         ("memory_utilization", r"mem_fraction_static=([\d.]+)"),
         ("max_context", r"context_len=(\d+)"),
         ("max_sequences", r"max_running_requests=(\d+)"),
         ("max_batched_tokens", r"chunked_prefill_size=(\d+)"),
-    ):
-        for line, match in matches(text, pattern):
-            log.put(name, float(match[1]), line)
-    for line, match in matches(text, r"mm_enable_dp_encoder=(True|False)"):
-        log.put("whole_tower", match[1] == "True", line)
+    )
+    log.read(text, settings, float)
+    log.read(text, [("whole_tower", r"mm_enable_dp_encoder=(True|False)")], "True".__eq__)
     if log.kv_tokens and log.max_context:
         log.max_concurrency = log.kv_tokens / log.max_context
     return imported(source, log)
@@ -583,20 +573,14 @@ def read_trtllm_log(source: Source) -> Imported:
     for name, pattern in _WORDS_TRTLLM_LOG:
         for line, match in matches(text, pattern):
             log.put(name, _plain(name, match[1]), line)
-    for name, pattern in _LAYOUT_TRTLLM_LOG:
-        for line, match in matches(text, pattern):
-            log.put(name, int(match[1]), line, "max")
+    log.read(text, _LAYOUT_TRTLLM_LOG, int, "max")
     if "enable_attention_dp=True" in text and log.tp:  # every rank attends for requests of its own
         log.dp, log.tp = log.tp, 1
-    for name, pattern in _SETTINGS_TRTLLM_LOG:
-        for line, match in matches(text, pattern):
-            log.put(name, float(match[1]), line)
-    for name, pattern in _SIZES_TRTLLM_LOG:
-        for line, match in matches(text, pattern):
-            log.put(name, float(match[1]) * GIB, line, "max")
+    log.read(text, _SETTINGS_TRTLLM_LOG, float)
+    log.read(text, _SIZES_TRTLLM_LOG, _gib, "max")
     if not log.weights:  # with what the executor itself has allocated by then
-        for line, match in matches(text, r"weights \(inside torch\) in memory usage profiling: ([\d.]+) GiB"):
-            log.put("weights", float(match[1]) * GIB, line, "max")
+        inside = r"weights \(inside torch\) in memory usage profiling: ([\d.]+) GiB"
+        log.read(text, [("weights", inside)], _gib, "max")
     for line, match in matches(text, r"\bLoaded engine size: (\d+) MiB"):
         log.put("weights", float(match[1]) * 2.0**20, line, "max")
     small = matches(text, r"(?:tmp kv_mem|cache memory during profiling) ([\d.]+) GiB")
@@ -643,7 +627,7 @@ def read_llamacpp_log(source: Source) -> Imported:
     second, smaller one.
     """
     text, log = source.text, StartupLog("llama.cpp")
-    for name, pattern in (
+    words = (
         ("version", r"build(?:_info)?: +(?:b)?(\d+)"),
         ("version", r"build_info: +b?(\S+)"),
         ("model", r"general\.name +(?:str +)?= +(.+?)\s*$"),
@@ -652,11 +636,9 @@ def read_llamacpp_log(source: Source) -> Imported:
         ("kv_cache", r"K \((\w+)\):"),
         ("accelerator", r"Device 0: ([^,]+),"),
         ("accelerator", r"using device \S+ \(([^)]+)\)"),
-    ):
-        for line, match in matches(text, pattern):
-            log.put(name, match[1], line)
-    for line, match in matches(text, r"found (\d+) \w+ devices"):
-        log.put("pp", int(match[1]), line)
+    )
+    log.read(text, words)
+    log.read(text, [("pp", r"found (\d+) \w+ devices")], int)
     weights = _buffers(text, r"(\S+) model buffer size += +([\d.]+) MiB")
     devices = {name: size for name, size in weights.items() if not name.startswith(("CPU", "CUDA_Host"))}
     line = max((n for n, _ in matches(text, r"model buffer size")), default=0)
@@ -676,21 +658,19 @@ def read_llamacpp_log(source: Source) -> Imported:
         # cells are those of one stream; sequences that share nothing have a stream each
         log.put("kv_tokens", float(match[2]) * float(match[4] or 1), line, "max")
         log.put("kv_pool", _fullest(text, begin) or sum(float(m[1]) for _, m in caches) * _MIB, line)
-    for line, match in matches(text, r"llama_context: n_ctx_seq += +(\d+)"):
-        log.put("max_context", float(match[1]), line)
+    log.read(text, [("max_context", r"llama_context: n_ctx_seq += +(\d+)")], float)
     for line, match in matches(text, r"KV self size += +([\d.]+) MiB"):
         log.put("kv_pool", float(match[1]) * _MIB, line)
     for line, match in matches(text, r"llama_(?:context|new_context_with_model|init_from_model): n_ctx += +(\d+)"):
         log.put("max_context", float(match[1]), line)
         log.put("kv_tokens", float(match[1]), line)
         log.put("cells", float(match[1]), line, "last")
-    for name, pattern in (
+    limits = (
         ("max_sequences", r"n_seq_max += +(\d+)"),
         ("max_sequences", r"n_slots += +(\d+)"),
         ("max_batched_tokens", r"\bn_batch += +(\d+)"),
-    ):
-        for line, match in matches(text, pattern):
-            log.put(name, number(match[1]), line)
+    )
+    log.read(text, limits, number)
     compute = _buffers(text, r"(\S+) compute buffer size += +([\d.]+) MiB")
     if compute:
         log.put("activations", max(compute.values()), max(n for n, _ in matches(text, r"compute buffer size")))
