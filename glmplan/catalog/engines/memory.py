@@ -493,6 +493,8 @@ class MemoryRule:
     expansion: tuple[ExpansionReserve, ...] = ()
     latent_since: str | None = None  # first version that caches latents; None: all do
     expanded_latent: int = 0  # values of a head of which older versions cache key and value
+    #: first version whose first look at the memory finds the communicators already made; None: no version counts them
+    communicators_first_since: str | None = None
 
     @property
     def prints_pool(self) -> bool:
@@ -537,6 +539,19 @@ class MemoryRule:
 
         first = self.latent_since
         return first is None or version is None or version_key(version) >= version_key(first)
+
+    def counts_communicators(self, version: str | None) -> bool:
+        """Return True if a version counts its communicators in the pool.
+
+        Examples
+        --------
+        >>> [load_memory_rule("vllm").counts_communicators(one) for one in ("0.10.2", "0.11.0", None)]
+        [True, False, False]
+        """
+        from glmplan.catalog.schema.engine import version_key
+
+        first = self.communicators_first_since
+        return first is not None and version is not None and version_key(version) < version_key(first)
 
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True
