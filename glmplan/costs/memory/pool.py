@@ -270,6 +270,9 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _OtherMem
     if engine in fit.outside and trial is not None:
         context, sd = _by_kind(memory, part, fit.outside[engine])
         held, least = _counted_communicators(fit, memory, part)
+        if any(stage.pages for stage in memory.stages) and "several" in fit.outside[engine]:
+            # no fit but that of compute capability 10 has a log with kernels of compressed attention
+            least = np.maximum(least, fit.outside[engine]["several"].sd)
         return _OtherMemory(context + held, np.maximum(sd, least) ** 2, Spread(0.0, 0.0, 0))
     # the system's own use of a shared memory counts in pools of free memory; Metal's limit is below that
     shares_free = part.link == "unified" and part.capability and memory.settings.rule.pool != "total"

@@ -131,13 +131,23 @@ def test_vllm_before_0_11_takes_its_communicators_from_the_pool() -> None:
     assert taken("h100-sxm", tp=1) == taken("h100-sxm", dp=8) == taken("rtx-3090", tp=4) == 0.0
 
 
+EIGHT = Layout(dp=8, ep=8)
+
+
 @pytest.mark.parametrize(
     ("name", "model", "layout", "kv", "settings", "gib"),
     [
         # https://github.com/vllm-project/vllm/issues/21348 (July 2025) and https://github.com/vllm-project/recipes/pull/12
         ("h100-sxm", "qwen3-235b-a22b", Layout(tp=4), "bf16", {"version": "0.9.2"}, 8.11),
         ("h20-141gb", "qwen3-coder-480b-a35b", Layout(dp=8, ep=8), "bf16", {"version": "0.10.1"}, 48.66),
-        ("h20-141gb", "qwen3-coder-480b-a35b", Layout(dp=8, ep=8), "bf16", {"version": "0.10.1", "fraction": 0.95}, 55.65),
+        (
+            "h20-141gb",
+            "qwen3-coder-480b-a35b",
+            Layout(dp=8, ep=8),
+            "bf16",
+            {"version": "0.10.1", "fraction": 0.95},
+            55.65,
+        ),
     ],
 )
 def test_pools_of_the_summer_of_2025_are_those_that_were_logged(name, model, layout, kv, settings, gib) -> None:
