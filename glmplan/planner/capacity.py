@@ -24,14 +24,14 @@ from glmplan.costs.memory.pool import (
     requests_that_fit,
     stage_pools,
 )
-from glmplan.costs.memory.ranks import RankMemory, rank_memory
+from glmplan.costs.memory.ranks import RankMemory, keeps_index, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
 from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked, experts_of, split_problem
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
-from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
+from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens, TokensArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -459,6 +459,8 @@ def _weights_name(asked: Asked) -> str:
 MAY_START = "but borderline: may start, test it"
 #: standard deviations from the mean to the low end of a 90 % interval [-]
 LOW = -QUANTILE_90
+#: halvings of the interval of the longest request: 1/64 of it [-]
+_HALVINGS = 6
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -663,7 +665,7 @@ class Ranks:
         key = (*form, terms.graphs)
         if key not in self._held:
             pools = _pools(self._memory[form], self.asked.machine.accelerator, settings_of(self.asked, terms))
-            self._held[key] = _arrays(self.asked, pools)
+            self._held[key] = _arrays(self.asked, pools, form[:2])
         return self._on_host(self._held[key].at(self.found.index(layout), terms))
 
     def _on_host(self, holding: Holding) -> Holding:
@@ -766,10 +768,42 @@ def _pool_for(found: _Pools, length: TokenCount) -> _PoolsFor:
     return _pool_of(found.memory, found.part, found.of, length)
 
 
-@remembered(most=512)
-def _longest(found: _Pools, quantile: float) -> np.ndarray:
-    """Return each layout's longest single request [token] at a quantile."""
-    return np.asarray(largest_context(found.memory, found.part, quantile=quantile, pools=found.of))
+@remembered(records=3, most=512)
+def _longest(
+    model: ModelSpec, checkpoint: Checkpoint, found: _Pools, form: tuple[str, bool], quantile: float
+) -> np.ndarray:
+    """Return each layout's longest single request [token] at a quantile.
+
+    Without a requested ``max_model_len`` a launch may give one. An indexer keeps a buffer for it, so that a shorter one
+    leaves more to the pool: the longest request is the largest that its own pool holds.
+    """
+    memory, settings = found.memory, found.memory.settings
+    result = np.asarray(largest_context(memory, found.part, quantile=quantile, pools=found.of))
+    limit = float(model.max_context)
+    if settings.longest is not None or not keeps_index(model, settings) or (result >= limit).all():
+        return result
+
+    def held(longest: TokensArray) -> TokensArray:
+        told = _of_length(model, checkpoint, found, form, longest)
+        return np.minimum(largest_context(told, found.part, quantile=quantile), limit)
+
+    block = max(settings.block(memory.sparse), *(item.page.block for one in memory.stages for item in one.pages), 1)
+    low = np.minimum(result, limit)
+    high = held(np.maximum(low, block))
+    for _ in range(_HALVINGS):
+        middle = np.maximum((low + high) / 2.0, block)
+        enough = held(middle) >= middle
+        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+    return np.where(result >= limit, result, np.floor(low / block) * block)
+
+
+def _of_length(
+    model: ModelSpec, checkpoint: Checkpoint, found: _Pools, form: tuple[str, bool], longest: TokensArray | Tokens
+) -> RankMemory:
+    """Return the memory of layouts launched with a ``max_model_len``."""
+    settings = replace(found.memory.settings, longest=longest)
+    layout, size = found.memory.layout, found.part.listed
+    return rank_memory(model, checkpoint, layout=layout, kv=form[0], settings=settings, mtp=form[1], memory=size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -809,17 +843,18 @@ class _Arrays:
         )
 
 
-def _arrays(asked: Asked, found: _Pools) -> _Arrays:
+def _arrays(asked: Asked, found: _Pools, form: tuple[str, bool]) -> _Arrays:
     memory, part, pools = found.memory, found.part, found.of
+    launched = asked.model, asked.checkpoint, found, form
     counted = _pool_for(found, asked.user_tokens)
     pool = counted.pool
-    longest, longest_low = _longest(found, 0.0), _longest(found, LOW)
+    longest, longest_low = _longest(*launched, 0.0), _longest(*launched, LOW)
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
     short = _short(need, pool.bytes, longest, asked.full_request)
     short_high = short
     if (short > 0).any():  # the favourable end matters only if something is short
-        longest_high = _longest(found, -LOW)
+        longest_high = _longest(*launched, -LOW)
         most = np.min(
             [
                 np.where(stage.held, terms.pool - LOW * terms.deviation(1.0), np.inf)
@@ -856,9 +891,14 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     terms = holding.terms
     alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.accelerator, settings_of(asked, terms))
     limit = asked.longest_request
+    memory, pools = alone.memory, alone.of
+    if keeps_index(asked.model, memory.settings) and memory.settings.longest is None and holding.context < limit:
+        form = terms.kv, terms.mtp > 0
+        memory = _of_length(asked.model, asked.checkpoint, alone, form, max(holding.context, 1.0))
+        pools = stage_pools(memory, holding.part)
     # a set: `np.unique` imports masked arrays, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
-    counts = requests_that_fit(alone.memory, holding.part, grid, quantile=quantile, pools=alone.of)
+    counts = requests_that_fit(memory, holding.part, grid, quantile=quantile, pools=pools)
     found: list[int] = []
     numbers = [-(-count // terms.decoding) for count in users]
     for number in numbers:
@@ -871,7 +911,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
             found.append(limit)
             continue
         fine = np.linspace(grid[last], grid[last + 1], 33)
-        held = requests_that_fit(alone.memory, holding.part, fine, quantile=quantile, pools=alone.of)
+        held = requests_that_fit(memory, holding.part, fine, quantile=quantile, pools=pools)
         inside = np.flatnonzero(held >= number)
         found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
     return [int(min(one, holding.host_context(number))) for one, number in zip(found, numbers, strict=True)]

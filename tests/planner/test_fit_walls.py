@@ -6,6 +6,7 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.planner import fit_answer
+from glmplan.planner.capacity import contexts_of
 from glmplan.planner.ranking import deployment_of
 from glmplan.prediction.effects import LEVELS, keys_of
 from glmplan.present.answer_text import fit_text
@@ -68,6 +69,38 @@ def test_an_error_that_a_patch_lifts_is_a_warning_with_what_to_do():
     wall = next(one for one in answer.warnings if one.name == "vllm-glm-moe-dsa-unknown-to-transformers")
     assert wall.severity == "error" and "transformers" in wall.do
     assert answer.verdict == "fits"
+
+
+@pytest.mark.parametrize(
+    ("version", "drafts", "severity"),
+    [
+        ("0.25.1", 1, "quality"),
+        ("0.26.0", 1, "error"),
+        ("0.27.1", 4, "error"),
+        ("0.26.0", 5, None),
+        ("0.28.0", 1, None),
+    ],
+)
+def test_a_block_drafter_takes_no_fewer_tokens_than_its_block(version, drafts, severity):
+    answer = fit_answer(PlanRequest("deepseek-v4-flash-0731", "2xh200-sxm", engine_version=version, mtp=drafts))
+    found = [one.severity for one in answer.warnings if one.name.startswith("vllm-dspark-fewer")]
+    assert found == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(("model", "drafts"), [("deepseek-v4-flash-0731", 5), ("deepseek-v4-flash", 1)])
+def test_the_longest_context_is_the_longest_that_starts(model, drafts):
+    """vllm#51041: an indexer keeps a buffer for max_model_len, so a shorter one leaves more to the pool."""
+
+    def asked(**more):
+        words = {"tp": 2, "engine_version": "0.26.0", "memory_fraction": 0.95, "mtp": drafts} | more
+        return fit_answer(PlanRequest(model, "2xh20-96gb", **words), changes=False)
+
+    found = asked().holding
+    assert 0 < found.context_low < found.context < 1_048_576
+    assert asked(max_model_len=int(found.context)).holding.short <= 0
+    assert asked(max_model_len=int(1.1 * found.context)).holding.short > 0
+    alone = contexts_of(asked().asked, found, (1,))[0]
+    assert alone == pytest.approx(found.context, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,15 @@ class KeptWide:
     tensor_class: str
     format: str
     source: str
+    tensors: tuple[str, ...] = ()  # patterns of names; empty: the whole class
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBuffer:
+    """Buffer for the residual streams of a whole step, made with the weights."""
+
+    models: tuple[str, ...]
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,7 @@ class Loading:
     multimodal_positions: int = 1  # longest contexts in the table for models with 3-D positions
     expert_kernels: tuple[ExpertKernel, ...] = ()  # in the engine's order of preference
     kept_wide: tuple[KeptWide, ...] = ()
+    stream_buffers: tuple[StreamBuffer, ...] = ()
     scale_copies: tuple[ScaleCopy, ...] = ()
     part_multiples: tuple[PartMultiple, ...] = ()  # the first match counts
     part_source: str = ""  # source that the engine refuses a share that splits a block
@@ -235,12 +245,31 @@ class Loading:
             head.own_embedding and first is not None and (version is None or version_key(version) >= version_key(first))
         )
 
-    def kept(self, model: str, tensor_class: str) -> WeightFormat | None:
-        """Return the kept format of a tensor class; None: as stored."""
+    def kept(self, model: str, tensor_class: str, name: str) -> WeightFormat | None:
+        """Return the kept format of a tensor; None: as stored.
+
+        Examples
+        --------
+        >>> from glmplan.catalog.engines.memory import load_memory_rule
+        >>> kept = load_memory_rule("vllm").loading.kept
+        >>> kept("deepseek-v4-flash", "latent_down", "self_attn.compressor.kv_proj").name
+        'bf16'
+        >>> kept("deepseek-v4-flash", "latent_down", "self_attn.q_a_proj") is None
+        True
+        """
         for item in self.kept_wide:
-            if item.tensor_class == tensor_class and any(fnmatchcase(model, pattern) for pattern in item.models):
+            named = not item.tensors or any(fnmatchcase(name, pattern) for pattern in item.tensors)
+            if named and item.tensor_class == tensor_class and _any_match(model, item.models):
                 return weight_format(item.format)
         return None
+
+    def buffers_streams(self, model: str) -> bool:
+        """Return True if the engine keeps a buffer of a model's streams."""
+        return any(_any_match(model, item.models) for item in self.stream_buffers)
+
+
+def _any_match(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 #: of an engine for which no source describes loading
@@ -255,6 +284,7 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
     try:
         kernels = tuple(ExpertKernel(**_tuples(item)) for item in rest.pop("expert_kernels", ()))
         wide = tuple(KeptWide(**_tuples(item)) for item in rest.pop("kept_wide", ()))
+        streams = tuple(StreamBuffer(**_tuples(item)) for item in rest.pop("stream_buffers", ()))
         copies = tuple(ScaleCopy(**_tuples(item)) for item in rest.pop("scale_copies", ()))
         parts = tuple(PartMultiple(**_tuples(item)) for item in rest.pop("part_multiples", ()))
         rotary = weight_format(rest.pop("rotary")).bytes if "rotary" in rest else 0.0
@@ -263,6 +293,7 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
             rotary_bytes=rotary,
             expert_kernels=kernels,
             kept_wide=wide,
+            stream_buffers=streams,
             scale_copies=copies,
             part_multiples=parts,
         )
@@ -428,6 +459,32 @@ class Workspace:
     source: str
     since: str | None = None
     until: str | None = None
+    models: tuple[str, ...] = ()  # empty: all
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTrial:
+    """Trial of compressed attention: queries and results of a rank in memory."""
+
+    silicon: tuple[str, ...]
+    heads: tuple[int, ...]  # heads of a rank that kernels take; queries and results are padded to the next
+    source: str
+    since: str | None = None
+    until: str | None = None
+    #: layers whose states and residual streams live at once: 2 where the caller of a layer keeps those before it
+    states: int = 1
+
+    def padded(self, heads: np.ndarray) -> np.ndarray:
+        """Return the heads with padding.
+
+        Examples
+        --------
+        >>> CompressedTrial(("9.0",), (64, 128), "example").padded(np.array([8.0, 64.0, 65.0])).tolist()
+        [64.0, 64.0, 128.0]
+        """
+        taken = np.asarray(self.heads, dtype=float)
+        result: np.ndarray = np.maximum(taken[np.minimum(np.searchsorted(taken, heads), len(taken) - 1)], heads)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,10 +546,13 @@ class MemoryRule:
     paging: tuple[Paging, ...] = ()  # empty: kinds of layers share no pages
     workspaces: tuple[Workspace, ...] = ()
     indexer: tuple[IndexerTrial, ...] = ()
+    compressed: tuple[CompressedTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()  # empty: kinds of layers share the pool
     expansion: tuple[ExpansionReserve, ...] = ()
     latent_since: str | None = None  # first version that caches latents; None: all do
     expanded_latent: int = 0  # values of a head of which older versions cache key and value
+    #: first version whose first look at the memory finds the communicators already made; None: no version counts them
+    communicators_first_since: str | None = None
 
     @property
     def prints_pool(self) -> bool:
@@ -538,6 +598,19 @@ class MemoryRule:
         first = self.latent_since
         return first is None or version is None or version_key(version) >= version_key(first)
 
+    def counts_communicators(self, version: str | None) -> bool:
+        """Return True if a version counts its communicators in the pool.
+
+        Examples
+        --------
+        >>> [load_memory_rule("vllm").counts_communicators(one) for one in ("0.10.2", "0.11.0", None)]
+        [True, False, False]
+        """
+        from glmplan.catalog.schema.engine import version_key
+
+        first = self.communicators_first_since
+        return first is not None and version is not None and version_key(version) < version_key(first)
+
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True
     ) -> ProfilingRun | None:
@@ -571,6 +644,19 @@ class MemoryRule:
         (True, 40)
         """
         result = [item for item in self.indexer if _holds(item, version)]
+        return result[-1] if result else None
+
+    def compressed_of(self, version: str | None, silicon: str | None) -> CompressedTrial | None:
+        """Return the trial of compressed attention, None without a source.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> [rule.compressed_of(one, "9.0").states for one in ("0.22.0", "0.26.0")]
+        [1, 2]
+        """
+        chosen = [item for item in self.compressed if _any_match(silicon or "", item.silicon)]
+        result = [item for item in chosen if _holds(item, version)]
         return result[-1] if result else None
 
     def paging_of(self, version: str | None) -> Paging | None:
@@ -629,7 +715,7 @@ class MemoryRule:
         return result[-1] if result else None
 
     def workspace_of(
-        self, form: str, *, version: str | None, silicon: str | None, backend: str | None
+        self, form: str, *, version: str | None, silicon: str | None, backend: str | None, model: str = ""
     ) -> Workspace | None:
         """Return the expert workspace of a version; None without a source.
 
@@ -642,6 +728,7 @@ class MemoryRule:
         for workspace in self.workspaces:
             chosen = any(fnmatchcase(silicon or "", each) for each in workspace.silicon)
             asked = backend is None or backend.lower().startswith(workspace.backend)
+            asked = asked and (not workspace.models or _any_match(model, workspace.models))
             if form in workspace.formats and chosen and asked and _holds(workspace, version):
                 return workspace
         return None
@@ -703,6 +790,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         IndexerTrial(**item | {"logits": parse_quantity(item.get("logits", "0 B"), "bytes")})
         for item in content.get("indexer", ())
     )
+    content["compressed"] = tuple(CompressedTrial(**_tuples(item)) for item in content.get("compressed", ()))
     content["split"] = tuple(
         PoolSplit(**item | {"models": tuple(item["models"]), "shared": tuple(item.get("shared", ()))})
         for item in content.get("split", ())
@@ -712,7 +800,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
     )
     content["step"] = tuple(StepBuffer(**item) for item in content.get("step", ()))
     content["paging"] = tuple(Paging(**item) for item in content.get("paging", ()))
-    content["workspaces"] = tuple(Workspace(**item) for item in content.get("workspaces", ()))
+    content["workspaces"] = tuple(Workspace(**_tuples(item)) for item in content.get("workspaces", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
     unknown = sorted(set(content) - {item.name for item in fields(MemoryRule)})

@@ -175,6 +175,11 @@ class CompressedMixer(Mixer):
         scales = -(-plain // _SCALED)
         return float(plain + 2 * self.block.rope_dim + -(-scales // _PADDED) * _PADDED)
 
+    @property
+    def padded_values(self) -> int:
+        """Return the query and the result of a head."""
+        return 2 * self.block.head_dim
+
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Return None: groups of the output projection are not split."""
         groups = self.block.out_groups

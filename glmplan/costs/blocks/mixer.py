@@ -210,6 +210,14 @@ class Mixer:
         """
         return 0.0
 
+    @property
+    def padded_values(self) -> int:
+        """Return a head's values in a query and result that kernels may pad.
+
+        0: no kernel pads them.
+        """
+        return 0
+
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Return why engines refuse a tensor-parallel degree, or None.
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.catalog.engines.memory import ProfilingRun, StepBuffer
+from glmplan.catalog.engines.memory import CompressedTrial, ProfilingRun, StepBuffer
 from glmplan.catalog.schema.model import LayerKind, ModelSpec
 from glmplan.costs.blocks.feed_forward import inner_rows
-from glmplan.costs.blocks.kinds import feed_forwards_of, mixer_of
+from glmplan.costs.blocks.kinds import feed_forwards_of, mixer_of, streams_of
 from glmplan.costs.blocks.mixer import Mixer
 from glmplan.costs.blocks.stack import Segment, activation_bytes, logit_bytes
 from glmplan.costs.memory.settings import MemorySettings
@@ -37,6 +37,7 @@ __all__ = [
     "PassStep",
     "TrialStep",
     "attention_bytes",
+    "compressed_bytes",
     "encoder_peak",
     "expanded_context_bytes",
     "expert_workspace_bytes",
@@ -284,6 +285,8 @@ def attention_bytes(
     True
     """
     mixer = mixer_of(kind)
+    if mixer.padded_values and (trial := settings.compressed_trial()) is not None:
+        return compressed_bytes(model, kind, trial, step)
     longest = model.max_context if settings.longest is None else settings.longest
     sparse = mixer.indexed and settings.indexer
     context = expanded_context_bytes(run, mixer, tp=step.tp, longest=longest, sparse=sparse)
@@ -291,6 +294,33 @@ def attention_bytes(
     if np.any(context):
         values = values - mixer.expanded_values / step.tp
     return _VALUE_BYTES * step.tokens * (2.0 * model.hidden + values) + context
+
+
+def compressed_bytes(model: ModelSpec, kind: LayerKind, trial: CompressedTrial, step: PassStep) -> BytesArray:
+    """Return the memory of a pass during compressed attention.
+
+    Residual streams and states of the layers that live at once, and the mixer's transient with padded queries and
+    results. Without `torch.compile` the loop over layers still holds the streams that it passed to a layer while the
+    layer makes new ones.
+
+    Examples
+    --------
+    DeepSeek-V4-Flash on two Hopper GPUs, 8,192 tokens: twice five states of 4,096, 64 heads instead of 32.
+
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> from glmplan.catalog.engines.memory import load_memory_rule
+    >>> flash, one = load_model("deepseek-v4-flash"), np.ones(1)
+    >>> trial = load_memory_rule("vllm").compressed_of("0.26.0", "9.0")
+    >>> held = compressed_bytes(flash, flash.layers["csa"], trial, PassStep(8192.0, 2 * one, one, one))
+    >>> round(float(held[0]) / 2**30, 3)
+    1.875
+    """
+    mixer = mixer_of(kind)
+    heads = mixer.heads / step.tp
+    states = trial.states * (1.0 + streams_of(kind).streams) * model.hidden
+    values = mixer.activation_values(step.tp) + mixer.padded_values * (trial.padded(heads) - heads)
+    result: np.ndarray = _VALUE_BYTES * np.asarray(step.tokens) * (states + values)
+    return result
 
 
 def stage_peak(
@@ -362,7 +392,7 @@ def _step_buffer(
 
 
 def expert_workspace_bytes(
-    part: Segment, hidden: int, *, settings: MemorySettings, step: PassStep
+    part: Segment, model: ModelSpec, *, settings: MemorySettings, step: PassStep
 ) -> BytesArray | Bytes:
     """Return the kept buffers of routed experts, 0 without a source.
 
@@ -377,20 +407,20 @@ def expert_workspace_bytes(
     >>> from glmplan.costs.blocks.stack import segments
     >>> model, one = load_model("qwen3-30b-a3b"), np.ones(1)
     >>> told = MemorySettings(version="0.22.1", accelerator="h100-sxm")
-    >>> found = expert_workspace_bytes(segments(model, model.checkpoint("fp8"), mtp=False)[0], model.hidden,
+    >>> found = expert_workspace_bytes(segments(model, model.checkpoint("fp8"), mtp=False)[0], model,
     ...                                settings=told, step=PassStep(8192.0, one, one, one))
     >>> float(found[0]) / 2**30
     0.5
     """
     stored = zip(part.tensors, part.formats, strict=True)
     form = next((form.name for tensor, form in stored if tensor.tensor_class == "routed_experts"), "")
-    if not form or settings.workspace(form) is None:
+    if not form or settings.workspace(form, model.name) is None:
         return 0.0
     result: np.ndarray | float = 0.0
     for block in feed_forwards_of(part.kind):
         if (mixture := block.routed) is None:
             continue
-        width = float(mixture.latent or hidden)
+        width = float(mixture.latent or model.hidden)
         inner = mixture.inner / (step.tp * step.dp / step.ep)
         first = (2.0 if mixture.gated else 1.0) * inner
         row = np.maximum(inner, width) + np.maximum(first, width)

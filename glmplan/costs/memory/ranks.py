@@ -41,7 +41,13 @@ from glmplan.costs.memory.activations import (
 )
 from glmplan.costs.memory.pages import PagedLayers
 from glmplan.costs.memory.settings import MemorySettings
-from glmplan.costs.memory.weights import add_rotary, add_vocabulary, layer_weights, padding_apart
+from glmplan.costs.memory.weights import (
+    add_rotary,
+    add_stream_buffer,
+    add_vocabulary,
+    layer_weights,
+    padding_apart,
+)
 from glmplan.costs.points import Layout
 from glmplan.units import Bytes, BytesArray, Ratio, TokenCount, Tokens, TokensArray
 
@@ -51,6 +57,7 @@ __all__ = [
     "PoolShares",
     "RankMemory",
     "StageMemory",
+    "keeps_index",
     "printed_tokens",
     "rank_memory",
     "shares_pages",
@@ -478,7 +485,7 @@ def _passing(
     Its experts and its indexer keep buffers.
     """
     widest = pass_bytes(model, part.kind, run, settings, step)
-    buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
+    buffers = expert_workspace_bytes(part, model, settings=settings, step=step)
     if np.any(buffers):
         widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, buffers, step))
     longest = model.max_context if settings.longest is None else settings.longest
@@ -492,7 +499,24 @@ def _passing(
     else:
         buffers, widest = gathered, widest + gathered
     scoring = _STATES * np.asarray(step.tokens) * model.hidden + logits
+    if mixer_of(part.kind).padded_values:  # the indexer runs beside queries and results, which exist before it
+        attention = attention + logits
     return np.maximum(widest, buffers + np.maximum(attention, scoring)), buffers
+
+
+def keeps_index(model: ModelSpec, settings: MemorySettings) -> bool:
+    """Return True if a launch keeps index keys of its longest requests.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> [keeps_index(glm, MemorySettings(engine=one)) for one in ("vllm", "sglang")]
+    [True, False]
+    """
+    if not settings.indexer or settings.rule.indexer_of(settings.version) is None:
+        return False
+    return any(mixer_of(model.layers[name]).gathered_bytes for name, _ in model.runs)
 
 
 def _is_quantised(parts: tuple[Segment, ...]) -> bool:
@@ -536,6 +560,7 @@ def _stage(
         kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
     add_vocabulary(weights, model, checkpoint, degrees, settings, (index == 0, last))
     add_rotary(weights, model, parts, counts, settings.rule)
+    add_stream_buffer(weights, model, settings.rule.loading, settings.budget(memory) + zero, last)
     head = model.draft_head
     if head is not None and head.method == "eagle3" and head.vocabulary is None and "mtp" in weights:
         # an output head as long as the model's

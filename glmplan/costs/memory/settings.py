@@ -14,7 +14,14 @@ import numpy as np
 
 from glmplan.catalog.engines.defaults import block_tokens, engine_defaults
 from glmplan.catalog.engines.limitations import load_engine
-from glmplan.catalog.engines.memory import ExpertKernel, MemoryRule, Workspace, load_memory_rule, memory_engines
+from glmplan.catalog.engines.memory import (
+    CompressedTrial,
+    ExpertKernel,
+    MemoryRule,
+    Workspace,
+    load_memory_rule,
+    memory_engines,
+)
 from glmplan.catalog.entries.accelerators import load_accelerator, outside_catalog
 from glmplan.catalog.files import fits_folder, read_toml
 from glmplan.catalog.schema.engine import CacheLayout
@@ -160,13 +167,20 @@ class MemorySettings:
         backend = self.experts_backend
         return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend, model=model)
 
-    def workspace(self, form: str) -> Workspace | None:
+    def compressed_trial(self) -> CompressedTrial | None:
+        """Return the trial of compressed attention; None without a source."""
+        rule = self.rule
+        if not rule.compressed or self.accelerator is None:
+            return None
+        return rule.compressed_of(self.version, _silicon(self.accelerator))
+
+    def workspace(self, form: str, model: str) -> Workspace | None:
         """Return the kept buffers of the expert kernel; None without a source."""
         rule = self.rule
         if not rule.workspaces or self.accelerator is None:
             return None
         silicon = _silicon(self.accelerator)
-        return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend)
+        return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend, model=model)
 
     def copied_scales(self, form: str, *, certain: bool = True) -> float:
         """Return the bits of each weight in second copies of expert scales.

@@ -15,16 +15,17 @@ from glmplan.catalog.engines.memory import ExpertKernel, Loading, MemoryRule
 from glmplan.catalog.formats import WeightFormat, weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.auxiliary import ADAPTER_BYTES, TABLE, adapter_factors
-from glmplan.costs.blocks.kinds import mixer_of
+from glmplan.costs.blocks.kinds import mixer_of, streams_of
 from glmplan.costs.blocks.stack import EXPERTS, Segment, tensor_format, vocabulary_tensors
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.costs.points import Layout
-from glmplan.units import Bytes, BytesArray, Ratio, TokenCount
+from glmplan.units import Bytes, BytesArray, Ratio, TokenCount, TokensArray
 
 __all__ = [
     "HeldTensor",
     "add_rotary",
+    "add_stream_buffer",
     "add_vocabulary",
     "allocated_bytes",
     "expert_padding",
@@ -152,7 +153,7 @@ def kept_format(loading: Loading, model: str, tensor: Tensor, stored: WeightForm
 
     The wider of the engine's and the files' format.
     """
-    kept = loading.kept(model, tensor.tensor_class)
+    kept = loading.kept(model, tensor.tensor_class, tensor.name)
     return stored if kept is None or not tensor.matmul else max(kept, stored, key=lambda one: one.bits)
 
 
@@ -245,8 +246,9 @@ def add_vocabulary(
     # the embedding is on the first stage; a tied head needs a copy of it on the last
     embedding = zero + 1.0 if first else on_last * model.tied_embedding
     for tensor in vocabulary_tensors(model):
-        size = tensor_format(checkpoint, tensor, None).bytes
-        if tensor.tensor_class == "norm":
+        form = kept_format(rule.loading, model.name, tensor, tensor_format(checkpoint, tensor, None))
+        size = form.bytes
+        if tensor.shard == "replicated":  # the last norm, and the fold of residual streams: no row for each token
             held = tensor.parameters * size * on_last
         else:
             copies = embedding if tensor.tensor_class == "embedding" else on_last
@@ -260,6 +262,19 @@ def add_vocabulary(
         whole = model.extra_parameters if settings.whole_tower else model.extra_replicated
         extra = (whole + (model.extra_parameters - whole) / degrees.tp) * weight_format("bf16").bytes
         weights["other"] = weights.get("other", zero) + extra
+
+
+def add_stream_buffer(
+    weights: dict[str, np.ndarray], model: ModelSpec, loading: Loading, tokens: TokensArray, last: np.ndarray
+) -> None:
+    """Add the buffer of the residual streams on the last stage to `weights`.
+
+    Made with the model, so logs count it with the weights; drafting layers read it.
+    """
+    if loading.buffers_streams(model.name):
+        streams = streams_of(model.layers[model.layer_names[-1]]).streams
+        size = tokens * streams * model.hidden * weight_format("bf16").bytes
+        weights["other"] = weights.get("other", np.zeros(last.shape)) + np.where(last, size, 0.0)
 
 
 def add_rotary(

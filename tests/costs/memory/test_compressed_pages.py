@@ -40,9 +40,8 @@ def terms(pool: float) -> tuple[PoolTerms, ...]:
 @pytest.mark.parametrize(
     ("name", "tp", "version", "mtp", "gib", "longest", "logged"),
     [
-        # https://github.com/vllm-project/vllm/issues/51041, the line of whose log is that of 0.24 and 0.25
+        # https://github.com/vllm-project/vllm/issues/51041: 0.25, or 0.26 with steps of 4,096 tokens, see below
         ("deepseek-v4-flash", 2, "0.25.0", True, 7.01, 912128, 1_009_661),
-        ("deepseek-v4-flash-0731", 2, "0.26.0", False, 7.71, 121344, 150_992),
         # start-up-logs.csv, log-013 and log-017
         ("deepseek-v4-pro", 4, "0.21.0", False, 39.26, 1000000, 4_103_577),
         ("deepseek-v4-pro", 4, "0.21.0", False, 40.47, 1000000, 4_230_092),
@@ -52,6 +51,34 @@ def test_vllm_prints_the_tokens_of_its_blocks(name, tp, version, mtp, gib, longe
     memory = ranks(name, tp, version=version, mtp=mtp, token_budget=8192, longest=float(longest))
     # the log rounds the pool to 0.01 GiB
     assert printed_of_bytes(memory, memory.stages[0], gib * GIB, longest) == pytest.approx(logged, rel=1.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("gib", "longest", "logged", "step"), [(7.01, 912128, 1_009_661, 4096), (7.71, 121344, 150_992, 8192)]
+)
+def test_the_launches_of_one_release_differ_by_the_step_alone(gib, longest, logged, step):
+    """https://github.com/vllm-project/vllm/issues/51041: both of 0.26.0, with one draft layer.
+
+    Some pool that is logged as this one prints exactly these tokens, with this step and none of the others.
+    """
+
+    def printed(tokens: int) -> set[float]:
+        memory = ranks("deepseek-v4-flash", 2, version="0.26.0", mtp=True, token_budget=tokens, longest=float(longest))
+        pools = np.arange(gib - 0.005, gib + 0.005, 0.0005) * GIB
+        return {printed_of_bytes(memory, memory.stages[0], float(size), longest) for size in pools}
+
+    assert [one for one in (2048, 4096, 8192, 16384) if logged in printed(one)] == [step]
+
+
+def test_vllm_asks_for_what_a_request_of_30000_tokens_needs():
+    # https://github.com/vllm-project/vllm/issues/44376 (0.22, two GH200, the step of the Python class): 6.66 GiB, and
+    # 13,528 tokens in 5.44 GiB
+    memory = ranks("deepseek-v4-flash", 2, version="0.22.0", token_budget=16384)
+    part = PartMemory(96 * GIB, 94.5 * GIB, 0.0, "nvlink")
+    found = largest_context(memory, part, pools=terms(5.44 * GIB))[0]
+    assert 13528 - 256 < found <= 13528
+    sizes = [requests_that_fit(memory, part, np.array([30000.0]), pools=terms(one * GIB))[0] for one in (6.64, 6.68)]
+    assert sizes[0] == 0 < sizes[1]
 
 
 def test_sglang_prints_the_tokens_of_its_windows_and_states():

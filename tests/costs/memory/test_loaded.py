@@ -302,3 +302,33 @@ def test_weights_of_gpt_oss_in_tensorrt_llm_are_those_that_its_log_counts():
     settings = MemorySettings(engine="trtllm", version="1.1.0rc3", accelerator="dgx-spark")
     memory = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=settings)
     assert float(memory.weights[0]) / 2**30 == pytest.approx(63.32, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "mtp", "logged"),
+    [
+        # start-up-logs.csv, log-013 and log-017; https://github.com/vllm-project/vllm/pull/41834 (two ranks, MTP)
+        ("deepseek-v4-pro", 4, False, 201.46),
+        ("deepseek-v4-flash", 2, True, 75.79),
+    ],
+)
+def test_weights_of_deepseek_v4_are_those_of_the_logs(name: str, tp: int, mtp: bool, logged: float) -> None:
+    stage = held(name, "fp8", mtp=mtp, settings={"version": "0.22.0", "accelerator": "gb300"}, tp=tp).stages[0]
+    assert float(stage.weight_bytes[0]) / GIB == pytest.approx(logged, rel=0.0065)
+    # buffer of the residual streams of 8,192 tokens, made before the log counts the weights
+    assert float(stage.weights["other"][0]) == 8192 * 4 * load_model(name).hidden * 2
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_the_fold_of_residual_streams_has_a_row_for_each_stream_and_none_for_each_token(tp: int) -> None:
+    stage = held("deepseek-v4-flash", "fp8", settings={"version": "0.26.0"}, tp=tp).stages[0]
+    # 43 layers of two mixes of 24 rows over 16,384 values in FP32, and four rows of the fold, on every rank
+    assert float(stage.weights["streams"][0]) == (43 * 2 * 24 + 4) * 16384 * 4
+
+
+def test_the_files_of_deepseek_v4_flash_are_as_large_as_logged() -> None:
+    # https://github.com/vllm-project/vllm/issues/40802: 148.66 GiB; hash tables are 8 B an entry there
+    stage = held("deepseek-v4-flash", "fp8", mtp=True, settings={"version": "0.26.0"}).stages[0]
+    made = sum(float(stage.weights.get(one, [0.0])[0]) for one in ("other", "rotary", "rounding"))
+    tables = 3 * 129280 * 6 * (8 - 2)
+    assert (float(stage.weight_bytes[0]) - made + tables) / GIB == pytest.approx(148.66, rel=5e-4)

@@ -115,6 +115,46 @@ def test_graphs_come_out_of_the_pool_since_vllm_0_20() -> None:
     assert new < old and eager == pytest.approx(old)
 
 
+def test_vllm_before_0_11_takes_its_communicators_from_the_pool() -> None:
+    def pool(version: str, name: str, **degrees: int) -> float:
+        memory = held("qwen3-30b-a3b", "bf16", Layout(**degrees), kv="bf16", version=version, accelerator=name)
+        return float(kv_pool(memory, part(name)).bytes[0])
+
+    def taken(name: str, **degrees: int) -> float:
+        return pool("0.11.0", name, **degrees) - pool("0.10.2", name, **degrees)
+
+    context = load_memory_fit().context
+    assert taken("h100-sxm", tp=2) == pytest.approx(context["nvlink"].mean - context["single"].mean)
+    assert taken("h200-sxm", tp=8) > 1.4 * GIB  # 2.16 of 139.8 GiB taken before weights with NCCL, 0.60 without
+    assert taken("h100-sxm", pp=2) > GIB
+    # one accelerator, replicas of attention alone, buffers in host memory
+    assert taken("h100-sxm", tp=1) == taken("h100-sxm", dp=8) == taken("rtx-3090", tp=4) == 0.0
+
+
+EIGHT = Layout(dp=8, ep=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "layout", "kv", "settings", "gib"),
+    [
+        # https://github.com/vllm-project/vllm/issues/21348 (July 2025) and https://github.com/vllm-project/recipes/pull/12
+        ("h100-sxm", "qwen3-235b-a22b", Layout(tp=4), "bf16", {"version": "0.9.2"}, 8.11),
+        ("h20-141gb", "qwen3-coder-480b-a35b", Layout(dp=8, ep=8), "bf16", {"version": "0.10.1"}, 48.66),
+        (
+            "h20-141gb",
+            "qwen3-coder-480b-a35b",
+            Layout(dp=8, ep=8),
+            "bf16",
+            {"version": "0.10.1", "fraction": 0.95},
+            55.65,
+        ),
+    ],
+)
+def test_pools_of_the_summer_of_2025_are_those_that_were_logged(name, model, layout, kv, settings, gib) -> None:
+    found = kv_pool(held(model, "fp8", layout, kv=kv, accelerator=name, longest=262144.0, **settings), part(name))
+    assert float(found.bytes[0]) / GIB == pytest.approx(gib, abs=0.2)
+
+
 def test_the_spread_of_a_kind_of_launch_that_nobody_logged_is_that_of_all_launches_on_several() -> None:
     seen = {"nvlink": Spread(GIB, 0.1 * GIB, 2), "single": Spread(0.0, 0.1 * GIB, 7), "several": Spread(0.0, GIB, 3)}
     fit = replace(exact(), outside={"vllm": seen})
