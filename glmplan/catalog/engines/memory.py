@@ -115,7 +115,7 @@ class PartMultiple:
     """Multiple required of a rank's share instead of quantisation blocks."""
 
     formats: tuple[str, ...]
-    multiple: int  # 1: the engine pads any share
+    multiple: int  # 1: any whole columns; 0: the engine pads or copies any width
     source: str
     classes: tuple[str, ...] = ()  # classes of tensors
     models: tuple[str, ...] = ()

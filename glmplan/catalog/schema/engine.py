@@ -688,8 +688,8 @@ class Engine(Frozen):
         name = given["full_name"]
         added = [
             {
-                "id": f"{given['name']}-{(family.models[0].rstrip('*-'))}-since",
-                "title": f"{name} before {family.since} does not support {', '.join(family.models)}",
+                "id": f"{given['name']}-{family.models[0].rstrip('*-')}-since",
+                "title": f"{name} before {family.since} does not support this model",
                 "severity": "error",
                 "until": family.since,
                 "effect": "the server stops: it does not know the architecture, or lacks a part that the model needs",

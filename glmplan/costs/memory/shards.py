@@ -149,7 +149,7 @@ def _split(
     other = rule.part_multiple(
         form.name, tensor.tensor_class, model=model, vendor=server.vendor, version=server.version
     )
-    loads = other is not None and (other.multiple == 1 or width % (ranks * other.multiple) == 0)
+    loads = other is not None and (not other.multiple or width % (ranks * other.multiple) == 0)
     return SplitBlock(
         tensor.name,
         tensor.tensor_class,

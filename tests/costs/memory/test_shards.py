@@ -56,6 +56,7 @@ MISLABELLED = {
         # widths without blocks: data-parallel ranks divide the experts too, an EP of all ranks leaves them whole
         ("qwen3-30b-a3b-bf16", "vllm", None, (1, 5, 1), ("mlp.experts", 768, 5, 1)),
         ("qwen3-30b-a3b-bf16", "vllm", None, (1, 5, 5), None),
+        ("gpt-oss-120b-mxfp4", "vllm", None, (1, 7, 1), ("mlp.experts", 2880, 7, 32)),
         ("glm-4.7-flash-bf16", "sglang", None, (5, 1, 1), ("mlp.experts", 1536, 5, 1)),
         # 10,944 columns are no whole groups of 128, so a file keeps that layer wide
         ("glm-4.5-air-awq-int4", "vllm", None, (2, 1, 2), ("mlp.shared_experts", 1408, 2, 128)),
