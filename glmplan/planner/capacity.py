@@ -193,7 +193,8 @@ def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
 
     dealt = tp * dp
     deals = 1 < dealt <= experts and experts_problem(asked.model, dealt, asked.engine) is None
-    named = [f"--tp {tp} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
+    ranks = f"--tp {tp}" + f" --dp {dp}" * (dp > 1)
+    named = [f"{ranks} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
     others = sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one))
     for other in others:
         if other != tp and split_problem(asked.model, other, asked.engine) is None and loads(other, 1):

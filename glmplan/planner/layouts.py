@@ -204,7 +204,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     running = load_engine(asked.engine).running
     whole_layers = running is not None and running.whole_layers
     one_split = running is not None and running.one_split
-    _check_one_split(asked, one_split)
+    _check_splits(asked, one_split, whole_layers)
     bad: dict[str, list[int]] = {}
     uneven: dict[str, list[str]] = {}
     degrees = []
@@ -255,13 +255,15 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     return found, left_out
 
 
-def _check_one_split(asked: Asked, one_split: bool) -> None:
-    """Refuse degrees that an engine with one kind of split does not have."""
+def _check_splits(asked: Asked, one_split: bool, whole_layers: bool) -> None:
+    """Refuse degrees that an engine with few kinds of splits does not have."""
     tp, pp, dp, ep = (getattr(asked, name) or 1 for name in ("tp", "pp", "dp", "ep"))
-    if one_split and (dp > 1 or ep > 1 or (tp > 1 and pp > 1)):
+    alone = one_split or whole_layers
+    if (alone and (dp > 1 or ep > 1)) or (one_split and tp > 1 and pp > 1):
         name = load_engine(asked.engine).full_name
+        servers = f", --replicas {dp} for {dp} servers" if dp > 1 else ""
         raise SpecError(
-            f"{name} supports neither data nor expert parallelism; give --tp or --pp only",
+            f"{name} supports neither data nor expert parallelism; give --tp or --pp only{servers}",
             field="layout",
             value=f"tp {tp} × pp {pp} × dp {dp}, ep {ep}",
         )

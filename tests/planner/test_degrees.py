@@ -81,11 +81,19 @@ def test_a_search_leaves_out_uneven_experts_and_says_so():
         {"tp": 8, "dcp": 2, "model": "llama-3.1-70b", "on": "8xh100-sxm"},
         {"dcp": 2, "model": "llama-3.1-70b", "on": "8xh100-sxm"},
         {"tp": 16, "model": "nemotron-3-ultra-550b-a55b", "on": "16xh200-sxm"},
+        {"dp": 4, "model": "qwen3-30b-a3b-q4_k_m", "on": "4xrtx-3090", "engine": "llama.cpp"},
+        {"tp": 4, "ep": 4, "model": "qwen3-30b-a3b-q4_k_m", "on": "4xrtx-3090", "engine": "llama.cpp"},
     ],
 )
 def test_explicit_degrees_that_an_engine_refuses_are_an_error(words):
     with pytest.raises(SpecError):
-        read_words(PlanRequest(**words))
+        layouts(read_words(PlanRequest(**words)))
+
+
+def test_a_format_taken_instead_of_one_that_does_not_start_names_the_reason():
+    answer = fit_answer(PlanRequest("glm-4.7-flash", "5xrtx-3090", tp=5), changes=False)
+    note = next(one for one in answer.asked.assumed if one.startswith("weights "))
+    assert answer.asked.checkpoint.name != "bf16" and "1,536 / 5" in note
 
 
 @pytest.mark.parametrize(
