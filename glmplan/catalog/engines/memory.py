@@ -342,7 +342,35 @@ class ProfilingRun:
     state: Bytes = 0.0  # kept by the sampler for each request and vocabulary entry
     models: tuple[str, ...] = ()
     unquantised: bool = False  # True: only for checkpoints without quantised weights
+    compiled: bool = True  # True: layers write their output over their input
     note: str = ""  # derivation of the bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WholePrompts:
+    """Steps of old releases that hold a prompt of the longest length."""
+
+    until: str  # first release that cuts prompts of any length
+    least: Tokens  # tokens of a step with shorter prompts
+    most: Tokens  # longest prompts that are not cut
+    source: str
+
+    def tokens(self, version: str | None, longest: TokensArray | Tokens | None) -> TokensArray | None:
+        """Return the tokens of a step; None where prompts are cut.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rule = load_memory_rule("vllm").whole_prompts
+        >>> [rule.tokens("0.6.4", np.array([length])) for length in (20_000, 35_000)], rule.tokens("0.8.5", 20_000)
+        ([array([20000.]), None], None)
+        """
+        from glmplan.catalog.schema.engine import version_key
+
+        if version is None or longest is None or version_key(version) >= version_key(self.until):
+            return None
+        result: np.ndarray = np.maximum(np.asarray(longest, dtype=float), self.least)
+        return None if np.any(result > self.most) else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +519,7 @@ class MemoryRule:
     indexer: tuple[IndexerTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()  # empty: kinds of layers share the pool
     expansion: tuple[ExpansionReserve, ...] = ()
+    whole_prompts: WholePrompts | None = None  # None: every release cuts prompts
     latent_since: str | None = None  # first version that caches latents; None: all do
     expanded_latent: int = 0  # values of a head of which older versions cache key and value
 
@@ -725,6 +754,8 @@ def load_memory_rule(engine: str) -> MemoryRule:
     )
     content["step"] = tuple(StepBuffer(**item) for item in content.get("step", ()))
     content["paging"] = tuple(Paging(**item) for item in content.get("paging", ()))
+    if "whole_prompts" in content:
+        content["whole_prompts"] = WholePrompts(**content["whole_prompts"])
     content["workspaces"] = tuple(Workspace(**item) for item in content.get("workspaces", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
