@@ -83,11 +83,12 @@ def context_problem(model: ModelSpec, tp: int, dcp: int, engine: str, version: s
     if facts is None:
         return f"is not supported with {entry.full_name}: no source shows it; leave it out"
     release, mixers = engine_release(version) if version else None, mixers_of(model)
-    states = any("recurrent" in mixer.features for mixer in mixers)
-    first = facts.beside_states_since if states else facts.since
-    if first is None or (release is not None and release < (engine_release(first) or release)):
-        beside = " beside recurrent layers" if states else ""
-        return f"needs {entry.full_name} {first} or newer{beside}" if first else f"is not supported{beside}"
+    features = frozenset().union(*(mixer.features for mixer in mixers))
+    needed = {"": facts.since, "gqa": facts.keys_since, "recurrent": facts.beside_states_since}
+    for feature, first in needed.items():
+        least = engine_release(first)
+        if (not feature or feature in features) and release is not None and least is not None and release < least:
+            return f"needs {entry.full_name} {first} or newer for {model.name}"
     problems = (mixer.shared_context_problem(tp, dcp, model.name) for mixer in mixers)
     return next((problem for problem in problems if problem is not None), None)
 

@@ -52,6 +52,9 @@ def test_experts_are_dealt_evenly_where_the_engine_asks_for_it(model, engine, ep
         ("deepseek-v3.1", 8, 8, "vllm", None, True),
         ("qwen3-235b-a22b", 8, 2, "vllm", None, True),  # 4 KV heads
         ("qwen3-235b-a22b", 8, 4, "vllm", None, False),
+        ("qwen3-235b-a22b", 8, 2, "vllm", "0.11.0", False),
+        ("deepseek-v3.1", 8, 8, "vllm", "0.11.0", True),
+        ("deepseek-v3.1", 8, 8, "vllm", "0.10.1", False),
         ("llama-3.1-70b", 8, 2, "vllm", None, False),
         ("gpt-oss-120b", 8, 1, "vllm", None, True),
         ("gpt-oss-120b", 16, 2, "vllm", None, False),  # windows

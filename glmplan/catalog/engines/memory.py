@@ -412,6 +412,7 @@ class PoolSplit:
     models: tuple[str, ...]  # models whose window layers have a pool of their own; in others all layers keep all tokens
     source: str
     shared: tuple[str, ...] = ()  # models whose layers share one pool all the same
+    only: tuple[str, ...] = ()  # models of the entry; empty: all
     compressed: Ratio = 0.1  # tokens of the windows of compressed attention over tokens of the pool
     late_states_each: bool = False  # True: compressors of many tokens keep states of every request that may run
     tracked: float = 0.0  # further states of a request, in which the engine writes the next one to keep
@@ -439,7 +440,9 @@ class PoolSplit:
 
     def applies(self, model: str, *, recurrent: bool) -> bool:
         """Return True if the kinds of layers of a model have pools of their own."""
-        return not any(fnmatchcase(model, each) for each in self.shared) and not (recurrent and not self.states)
+        other = bool(self.only) and not any(fnmatchcase(model, each) for each in self.only)
+        shared = other or any(fnmatchcase(model, each) for each in self.shared)
+        return not shared and not (recurrent and not self.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -746,7 +749,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         for item in content.get("indexer", ())
     )
     content["split"] = tuple(
-        PoolSplit(**item | {"models": tuple(item["models"]), "shared": tuple(item.get("shared", ()))})
+        PoolSplit(**item | {name: tuple(item.get(name, ())) for name in ("models", "shared", "only")})
         for item in content.get("split", ())
     )
     content["expansion"] = tuple(

@@ -150,8 +150,9 @@ class SharedContext(Frozen):
     """Decode context parallelism: TP ranks that divide cached tokens."""
 
     option: str  # of the launch command
-    since: str  # first release that a source shows
-    beside_states_since: str | None = None  # first release for models with recurrent layers; None: no source shows it
+    since: str  # first release that a source shows with latent attention
+    keys_since: str  # the same with keys and values of heads
+    beside_states_since: str  # the same beside recurrent layers
     source: str
 
 
