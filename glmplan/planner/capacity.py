@@ -28,8 +28,9 @@ from glmplan.costs.memory.ranks import RankMemory, keeps_index, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
+from glmplan.planner.degrees import experts_of, experts_problem, split_problem
 from glmplan.planner.pool import Pool
-from glmplan.planner.question import Asked, experts_of, split_problem
+from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
 from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens, TokensArray
 
@@ -164,12 +165,13 @@ def wall_of_split(found: SplitBlock, engine: str, layout: tuple[int, int, int, i
     """Write a split block as a limitation."""
     from glmplan.catalog.schema.engine import Wall, When
 
-    tp, _, _, ep, _ = layout
+    tp, _, dp, ep, _ = layout
     name = load_engine(engine).full_name
+    degrees = f"TP{tp}" + f" DP{dp}" * (dp > 1) + f" EP{ep}"
     stops = f"{name} stops while it loads the weights"
     return Wall(
         id=_SLOWER if found.loads else _STOPS,
-        title=f"TP{tp} EP{ep} splits quantisation blocks of {found.words}",
+        title=f"{degrees} {'does not divide' if found.block == 1 else 'splits quantisation blocks of'} {found.words}",
         severity="slow" if found.loads else "error",
         when=When(tp=f"={tp}", ep=f"={ep}"),
         effect=found.slower or stops,
@@ -190,12 +192,14 @@ def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
         return split_of(asked, (degree, pp, dp, dealt, dcp)) is None
 
     dealt = tp * dp
-    named = [f"--tp {tp} --ep {dealt}"] if ep == 1 and 1 < dealt <= experts and loads(tp, dealt) else []
+    deals = 1 < dealt <= experts and experts_problem(asked.model, dealt, asked.engine) is None
+    ranks = f"--tp {tp}" + f" --dp {dp}" * (dp > 1)
+    named = [f"{ranks} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
     others = sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one))
     for other in others:
         if other != tp and split_problem(asked.model, other, asked.engine) is None and loads(other, 1):
             named.append(f"--tp {other}" + " --ep 1" * (experts > 0))
-            if other == 1 and 1 < dealt <= experts:
+            if other == 1 and deals:
                 named.append(f"--tp 1 --dp {dealt} --ep {dealt}")
             break
     return f"take {' or '.join(named)}" if named else "take a checkpoint in another format"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.formats import weight_format
@@ -36,6 +36,8 @@ class Met:
     known: bool  # False if no source says that the engine loads this format on the part
     #: probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
     probability: Ratio
+    #: limitation with which the engine does not start; empty without one
+    stopped_by: str = field(default="", compare=False)
 
 
 def bits_of(checkpoint: Checkpoint) -> float:
@@ -59,7 +61,9 @@ def question_met(asked: Asked) -> Met:
 def layout_met(asked: Asked, scored: Scored) -> Met:
     """Return how well a layout meets the question of a request."""
     holding = scored.holding
-    if holding.terms.blocked is not None or holding.verdict == "does_not_fit":
+    if holding.terms.blocked is not None:
+        return Met(False, True, 0.0, holding.terms.blocked.title)
+    if holding.verdict == "does_not_fit":
         return Met(False, True, 0.0)
     known = not any(wall.severity == "unknown" and wall.when.weights for wall in holding.terms.limitations)
     if not scored.alone or not prompts_timed(asked) or asked.prefill:
@@ -118,12 +122,12 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
                 continue
             found.append((met, bits_of(checkpoint), other))
             if met.fits and met.known and met.probability >= asked.probability:
-                return _named(other, asked, "the highest precision that meets the question")
+                return _named(other, asked, "the highest precision that meets the question", first.stopped_by)
     best = max(found, key=lambda one: (one[0], one[1]))
     if best[2] is asked or best[0] <= first:
         return asked
     why = "the format that meets the question with the highest probability"
-    return _named(best[2], asked, why if best[0].probability else "the highest precision that fits")
+    return _named(best[2], asked, why if best[0].probability else "the highest precision that fits", first.stopped_by)
 
 
 def format_open(words: PlanRequest) -> bool:
@@ -138,11 +142,15 @@ def format_open(words: PlanRequest) -> bool:
     return not words.weights and not choice.stated and choice.exact_bytes is None
 
 
-def _named(asked: Asked, before: Asked, why: str) -> Asked:
-    """Return a request with the reason for its format."""
+def _named(asked: Asked, before: Asked, why: str, stopped_by: str) -> Asked:
+    """Return a request with the reason for its format.
+
+    `stopped_by`: limitation with which the engine of the default format does not start.
+    """
     bits = bits_of(asked.checkpoint)
     quality = f"; {bits:.2g} bits for each weight, whose losses are not modelled" if bits < FEW_BITS else ""
-    note = f"weights {asked.checkpoint.name}: {why}, after {before.checkpoint.name}{quality}"
+    cause = f", with which {before.engine} does not start: {stopped_by}" if stopped_by else ""
+    note = f"weights {asked.checkpoint.name}: {why}, after {before.checkpoint.name}{cause}{quality}"
     return asked.but(assumed=(note, *asked.assumed))
 
 

@@ -210,6 +210,13 @@ def _set_options(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1)
     return [f"{name} {value}" for name, value in zip(names, values, strict=True) if name and value is not None]
 
 
+def _shared_context(asked: Asked, dcp: int) -> list[str]:
+    """Return the option for ranks that divide cached tokens."""
+    running = load_engine(asked.engine).running
+    facts = None if running is None else running.shared_context
+    return [] if facts is None or dcp == 1 else [f"{facts.option} {dcp}"]
+
+
 def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     terms = holding.terms
     where, notes = _repository(asked)
@@ -218,7 +225,7 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     words += [f"--pipeline-parallel-size {terms.pp}"] * (terms.pp > 1)
     words += [f"--data-parallel-size {terms.dp}"] * (terms.dp > 1)
     words += ["--enable-expert-parallel"] * (terms.ep > 1)
-    words += [f"--decode-context-parallel-size {terms.dcp}"] * (terms.dcp > 1)
+    words += _shared_context(asked, terms.dcp)
     asked_for = _sparse_words(asked, terms.sparse)
     words += asked_for or [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
@@ -249,6 +256,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--pp-size {terms.pp}"] * (terms.pp > 1)
     words += [f"--dp-size {terms.dp} --enable-dp-attention"] * (terms.dp > 1)
     words += [f"--ep-size {terms.ep}"] * (terms.ep > 1)
+    words += _shared_context(asked, terms.dcp)
     words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += _sparse_words(asked, terms.sparse)
     words += [f"--context-length {context}"] * (context < asked.model.max_context)

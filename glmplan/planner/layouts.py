@@ -11,7 +11,8 @@ from glmplan.catalog.entries.names import engine_release
 from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.errors import SpecError
 from glmplan.planner.capacity import experts_on_host, layout_name, split_of
-from glmplan.planner.question import DEGREES, Asked, adapters_of, experts_of, split_problem
+from glmplan.planner.degrees import DEGREES, context_problem, experts_of, experts_problem, split_problem
+from glmplan.planner.question import Asked, adapters_of
 from glmplan.prediction.effects import KNOWN_AS
 
 if TYPE_CHECKING:
@@ -194,8 +195,9 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     running = load_engine(asked.engine).running
     whole_layers = running is not None and running.whole_layers
     one_split = running is not None and running.one_split
-    _check_one_split(asked, one_split)
+    _check_splits(asked, one_split, whole_layers)
     bad: dict[str, list[int]] = {}
+    uneven: dict[str, list[str]] = {}
     degrees = []
     for tp in [asked.tp] if asked.tp else range(1, min(count, 128) + 1):
         if asked.tp is None and whole_layers and tp > 1:
@@ -220,7 +222,14 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     continue
                 for ep in [1] if one_split else _expert_degrees(asked, tp * dp, experts):
                     dcp = asked.dcp or 1
-                    if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
+                    problem = experts_problem(model, ep, asked.engine)
+                    if problem:
+                        uneven.setdefault(problem, []).append(layout_name(tp, pp, dp, ep))
+                    elif (
+                        tp % dcp == 0
+                        and layout_takes_adapters(asked, dp, ep)
+                        and context_problem(model, tp, dcp, asked.engine, asked.runs_as) is None
+                    ):
                         found.append((tp, pp, dp, ep, dcp))
     if not found:
         requested = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))
@@ -229,7 +238,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
             f"tp × pp × dp × replicas may not exceed {count}", field="layout", value=requested,
         )  # fmt: skip
     found, split = _whole_blocks(asked, found)
-    named = {problem: [f"TP{tp}" for tp in sizes] for problem, sizes in bad.items()} | split
+    named = {problem: [f"TP{tp}" for tp in sizes] for problem, sizes in bad.items()} | uneven | split
     left_out = [
         f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}: {problem}"
         for problem, names in named.items()
@@ -237,13 +246,15 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     return found, left_out
 
 
-def _check_one_split(asked: Asked, one_split: bool) -> None:
-    """Refuse degrees that an engine with one kind of split does not have."""
+def _check_splits(asked: Asked, one_split: bool, whole_layers: bool) -> None:
+    """Refuse degrees that an engine with few kinds of splits does not have."""
     tp, pp, dp, ep = (getattr(asked, name) or 1 for name in ("tp", "pp", "dp", "ep"))
-    if one_split and (dp > 1 or ep > 1 or (tp > 1 and pp > 1)):
+    alone = one_split or whole_layers
+    if (alone and (dp > 1 or ep > 1)) or (one_split and tp > 1 and pp > 1):
         name = load_engine(asked.engine).full_name
+        servers = f", --replicas {dp} for {dp} servers" if dp > 1 else ""
         raise SpecError(
-            f"{name} supports neither data nor expert parallelism; give --tp or --pp only",
+            f"{name} supports neither data nor expert parallelism; give --tp or --pp only{servers}",
             field="layout",
             value=f"tp {tp} × pp {pp} × dp {dp}, ep {ep}",
         )

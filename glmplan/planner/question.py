@@ -17,14 +17,15 @@ from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.engine import Adapters, EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
-from glmplan.costs.blocks.stack import mixers_of, mtp_blocks, routed_blocks
+from glmplan.costs.blocks.stack import mtp_blocks
 from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, published_lengths, with_drafter
 from glmplan.io.models.resolve import resolve_model
-from glmplan.prediction.deployment import Settings, heads_of, keeps_experts_on_host
+from glmplan.planner.degrees import DEGREES, check_layout
+from glmplan.prediction.deployment import Settings, keeps_experts_on_host
 from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
@@ -36,24 +37,20 @@ __all__ = [
     "DEFAULT_INPUT",
     "DEFAULT_OUTPUT",
     "DEFAULT_USERS",
-    "DEGREES",
     "GGUF_ENGINE",
     "MLX_ENGINE",
     "Asked",
     "adapters_of",
     "asked_users",
     "attention_asked",
-    "check_layout",
     "check_pieces",
     "engine_asked",
-    "experts_of",
     "named_cache",
     "named_engine",
     "other_name",
     "power_limit_asked",
     "read_words",
     "servers_apart",
-    "split_problem",
     "users_at_once",
     "usual_users",
     "with_adapters",
@@ -366,80 +363,6 @@ def adapters_of(engine: str) -> Adapters | None:
     """Return how an engine keeps LoRA adapters."""
     running = load_engine(engine).running
     return None if running is None else running.adapters
-
-
-#: degrees of a layout, and the number of its servers on the machine
-DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
-
-
-def split_problem(model: ModelSpec, tp: int, engine: str) -> str | None:
-    """Return why an engine does not split a model over a TP degree, or None.
-
-    Examples
-    --------
-    >>> from glmplan.catalog.entries.models import load_model
-    >>> split_problem(load_model("glm-5.1"), 3, "vllm")
-    'does not divide the 64 attention heads of glm-5.1'
-    >>> split_problem(load_model("kimi-k3"), 3, "vllm")
-    'does not divide the vocabulary of kimi-k3, 163,840 rows with padding'
-    >>> split_problem(load_model("glm-5.1"), 4, "vllm"), split_problem(load_model("kimi-k3"), 3, "trtllm")
-    (None, None)
-    """
-    heads = heads_of(model)
-    if heads > 1 and heads % tp:
-        return f"does not divide the {heads} attention heads of {model.name}"
-    problems = (one.cut_problem(tp, model.name) for one in mixers_of(model))
-    rows = load_memory_rule(engine).vocabulary_problem(model.name, model.vocabulary, tp)
-    return next((why for why in (*problems, rows) if why is not None), None)
-
-
-def experts_of(model: ModelSpec) -> int:
-    """Return the largest number of routed experts of a layer; 0 if dense."""
-    return max((block.experts for block in routed_blocks(model)), default=0)
-
-
-def check_layout(asked: Asked, given: dict[str, int | None]) -> None:
-    """Refuse invalid parallel degrees.
-
-    `given`: `DEGREES` of the request; None is chosen by the plan.
-    """
-    model, machine, divided_experts = asked.model, asked.machine, asked.divided_experts
-    count = machine.count
-    tp, pp, dp, ep, dcp, replicas = (given[name] or 1 for name in DEGREES)
-    problem = split_problem(model, tp, asked.engine)
-    if problem:
-        good = [one for one in range(1, max(count, 2 * tp) + 1) if not split_problem(model, one, asked.engine)]
-        close = sorted(sorted(good, key=lambda one: abs(one - tp))[:3])
-        raise SpecError(f"{problem}; nearest: {', '.join(map(str, close))}", field="--tp", value=tp)
-    if pp > len(model.layer_names):
-        raise SpecError(f"is more than the {len(model.layer_names)} layers of {model.name}", field="--pp", value=pp)
-    words = f"tp {tp} × pp {pp} × dp {dp}" + f" × {replicas} replicas" * (replicas > 1)
-    used = tp * pp * dp * replicas
-    if used > count:
-        raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; {machine.instead(used)}",
-            field="layout",
-            value=words,
-        )
-    # servers of a layout fill the machine, unless their number was given
-    idle = used < count if given["replicas"] else count % used
-    if given["tp"] and given["pp"] and given["dp"] and idle:
-        raise SpecError(
-            f"takes {used} of the {count} accelerators of {machine.text}; raise a degree, or ask for fewer",
-            field="layout",
-            value=words,
-        )
-    experts = experts_of(model)
-    if ep > 1 and not experts:
-        raise SpecError(f"needs routed experts, which {model.name} does not have", field="--ep", value=ep)
-    fixed = given["tp"] and given["dp"]
-    uneven = tp * dp % ep if divided_experts else ep != tp * dp
-    if ep > 1 and (ep > min(count, experts) or (fixed and uneven)):
-        whole = f"1 or tp × dp ({tp * dp})" if fixed else "1 or tp × dp"
-        whole += " or a divisor of it" if divided_experts else ""
-        raise SpecError(f"must be {whole}, within {count} accelerators and {experts} experts", field="--ep", value=ep)
-    if dcp > 1 and (tp % dcp if given["tp"] else dcp > count):
-        raise SpecError(f"must divide --tp {tp}" if given["tp"] else "must divide TP", field="--dcp", value=dcp)
 
 
 #: default request: a chat turn with some history [token]

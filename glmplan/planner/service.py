@@ -15,9 +15,10 @@ from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact, nearest
 from glmplan.planner.capacity import MAY_START, Holding
+from glmplan.planner.degrees import experts_of
 from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
-from glmplan.planner.question import Asked, experts_of, read_words
+from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import (
     deployment_of,
     load_on,

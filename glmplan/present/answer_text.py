@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.costs.blocks.stack import is_indexed
 from glmplan.planner.capacity import stage_ranks
 from glmplan.planner.plan import as_well_known, evidence_words
@@ -136,9 +137,12 @@ def pool_lines(answer: AnswerRecord) -> list[str]:
     if answer.printed and abs(answer.printed[0] * ranks / pool.tokens - 1.0) > _SAME:
         value, least, most = answer.printed
         each = " per data-parallel rank" if terms.dp > 1 else " per server" * (terms.decoding > 1)
+        shares = load_memory_rule(answer.asked.engine).paging
+        cause = "share its pages" if shares else "have pools of their own"
+        counted = f"requests of {answer.launch_context:,} tokens" if shares else "the tokens of the other layers"
         lines.append(
             f"{answer.asked.engine} will log {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with windows "
-            f"or states share its pages, and it counts requests of {answer.launch_context:,} tokens"
+            f"or states {cause}, and it counts {counted}"
         )
     return lines
 

@@ -124,7 +124,7 @@ class PartMultiple:
     """Multiple required of a rank's share instead of quantisation blocks."""
 
     formats: tuple[str, ...]
-    multiple: int  # 1: the engine pads any share
+    multiple: int  # 1: any whole columns; 0: the engine pads or copies any width
     source: str
     classes: tuple[str, ...] = ()  # classes of tensors
     models: tuple[str, ...] = ()
@@ -373,7 +373,35 @@ class ProfilingRun:
     state: Bytes = 0.0  # kept by the sampler for each request and vocabulary entry
     models: tuple[str, ...] = ()
     unquantised: bool = False  # True: only for checkpoints without quantised weights
+    compiled: bool = True  # True: layers write their output over their input
     note: str = ""  # derivation of the bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WholePrompts:
+    """Steps of old releases that hold a prompt of the longest length."""
+
+    until: str  # first release that cuts prompts of any length
+    least: Tokens  # tokens of a step with shorter prompts
+    most: Tokens  # longest prompts that are not cut
+    source: str
+
+    def tokens(self, version: str | None, longest: TokensArray | Tokens | None) -> TokensArray | None:
+        """Return the tokens of a step; None where prompts are cut.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rule = load_memory_rule("vllm").whole_prompts
+        >>> [rule.tokens("0.6.4", np.array([length])) for length in (20_000, 35_000)], rule.tokens("0.8.5", 20_000)
+        ([array([20000.]), None], None)
+        """
+        from glmplan.catalog.schema.engine import version_key
+
+        if version is None or longest is None or version_key(version) >= version_key(self.until):
+            return None
+        result: np.ndarray = np.maximum(np.asarray(longest, dtype=float), self.least)
+        return None if np.any(result > self.most) else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +443,7 @@ class PoolSplit:
     models: tuple[str, ...]  # models whose window layers have a pool of their own; in others all layers keep all tokens
     source: str
     shared: tuple[str, ...] = ()  # models whose layers share one pool all the same
+    only: tuple[str, ...] = ()  # models of the entry; empty: all
     compressed: Ratio = 0.1  # tokens of the windows of compressed attention over tokens of the pool
     late_states_each: bool = False  # True: compressors of many tokens keep states of every request that may run
     tracked: float = 0.0  # further states of a request, in which the engine writes the next one to keep
@@ -442,7 +471,9 @@ class PoolSplit:
 
     def applies(self, model: str, *, recurrent: bool) -> bool:
         """Return True if the kinds of layers of a model have pools of their own."""
-        return not any(fnmatchcase(model, each) for each in self.shared) and not (recurrent and not self.states)
+        other = bool(self.only) and not any(fnmatchcase(model, each) for each in self.only)
+        shared = other or any(fnmatchcase(model, each) for each in self.shared)
+        return not shared and not (recurrent and not self.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,6 +580,7 @@ class MemoryRule:
     compressed: tuple[CompressedTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()  # empty: kinds of layers share the pool
     expansion: tuple[ExpansionReserve, ...] = ()
+    whole_prompts: WholePrompts | None = None  # None: every release cuts prompts
     latent_since: str | None = None  # first version that caches latents; None: all do
     expanded_latent: int = 0  # values of a head of which older versions cache key and value
     #: first version whose first look at the memory finds the communicators already made; None: no version counts them
@@ -792,7 +824,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
     )
     content["compressed"] = tuple(CompressedTrial(**_tuples(item)) for item in content.get("compressed", ()))
     content["split"] = tuple(
-        PoolSplit(**item | {"models": tuple(item["models"]), "shared": tuple(item.get("shared", ()))})
+        PoolSplit(**item | {name: tuple(item.get(name, ())) for name in ("models", "shared", "only")})
         for item in content.get("split", ())
     )
     content["expansion"] = tuple(
@@ -800,6 +832,8 @@ def load_memory_rule(engine: str) -> MemoryRule:
     )
     content["step"] = tuple(StepBuffer(**item) for item in content.get("step", ()))
     content["paging"] = tuple(Paging(**item) for item in content.get("paging", ()))
+    if "whole_prompts" in content:
+        content["whole_prompts"] = WholePrompts(**content["whole_prompts"])
     content["workspaces"] = tuple(Workspace(**_tuples(item)) for item in content.get("workspaces", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")

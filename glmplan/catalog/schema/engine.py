@@ -146,6 +146,16 @@ class MovedExperts(Frozen):
     source: str
 
 
+class SharedContext(Frozen):
+    """Decode context parallelism: TP ranks that divide cached tokens."""
+
+    option: str  # of the launch command
+    since: str  # first release that a source shows with latent attention
+    keys_since: str  # the same with keys and values of heads
+    beside_states_since: str  # the same beside recurrent layers
+    source: str
+
+
 class PromptTails(Frozen):
     """Prompts that leave layers without a cache source out but for their end.
 
@@ -185,6 +195,8 @@ class Running(Frozen):
     apart: Apart | None = None  # disaggregated serving; None: no source shows it
     adapters: Adapters | None = None  # None: no source was read
     prompt_tails: PromptTails | None = None  # None: no source shows it
+    shared_context: SharedContext | None = None  # None: no source shows it
+    even_experts: tuple[str, ...] = ()  # models, as patterns, whose expert-parallel degree must divide the experts
     #: option for routed experts on the CPU in the format of the files, by format (`Checkpoint.bulk`)
     host_experts: dict[str, str] = {}
     moved_experts: MovedExperts | None = None  # None: no source shows experts of single layers in host memory
@@ -642,6 +654,14 @@ else:
     )
 
 
+class Family(Frozen):
+    """First release of an engine that knows the architecture of models."""
+
+    models: tuple[str, ...] = Field(min_length=1)  # patterns of names; the first one names the family
+    since: str
+    source: str
+
+
 class Engine(Frozen):
     """Facts of an engine; `any` holds limitations of several engines."""
 
@@ -649,6 +669,7 @@ class Engine(Frozen):
     full_name: str
     scheduling: Scheduling | None = None
     walls: tuple[Wall, ...] = ()
+    families: tuple[Family, ...] = ()
     defaults: tuple[Default, ...] = ()
     running: Running | None = None
     container: Container | None = None  # None: no image is published
@@ -659,6 +680,27 @@ class Engine(Frozen):
     published: Published | None = None
     attention_backends: tuple[AttentionBackends, ...] = ()
     called: tuple[str, ...] = ()  # further names in use
+
+    @model_validator(mode="before")
+    @classmethod
+    def _families_are_limitations(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Add a limitation of the releases before each family."""
+        families = [Family.model_validate(family) for family in given.get("families", ())]
+        name = given["full_name"]
+        added = [
+            {
+                "id": f"{given['name']}-{family.models[0].rstrip('*-')}-since",
+                "title": f"{name} before {family.since} does not support this model",
+                "severity": "error",
+                "until": family.since,
+                "effect": "the server stops: it does not know the architecture, or lacks a part that the model needs",
+                "do": f"{name} {family.since} or later",
+                "source": family.source,
+                "when": {"models": family.models},
+            }
+            for family in families
+        ]
+        return given | {"walls": [*given.get("walls", ()), *added]}
 
     @model_validator(mode="after")
     def _releases_are_ordered(self) -> Engine:

@@ -185,6 +185,10 @@ class CompressedMixer(Mixer):
         groups = self.block.out_groups
         return f"does not divide the {groups} output groups of {model}" if groups % tp else None
 
+    def shared_context_problem(self, tp: int, dcp: int, model: str) -> str | None:
+        """Return that windows are not divided."""
+        return f"does not divide the windows of {model}"
+
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Return the projections, compressors and indexer.
 

@@ -80,6 +80,20 @@ class GroupedQueryMixer(Mixer):
             return f"neither divides the {heads} KV heads of {model} nor is a multiple of them"
         return None
 
+    def shared_context_problem(self, tp: int, dcp: int, model: str) -> str | None:
+        """Return why ranks do not divide the cached tokens, or None.
+
+        Ranks that hold the same KV heads divide the tokens, those of windows excepted.
+        """
+        if self.block.window:
+            return f"does not divide the windows of {model}"
+        heads, queries = self.block.kv_heads, self.block.heads // self.block.kv_heads
+        if heads * dcp > tp:
+            return f"needs TP {heads * dcp} or more: the ranks that divide tokens hold the same of {heads} KV heads"
+        if queries % dcp:
+            return f"does not divide the {queries} query heads of each KV head of {model}"
+        return None
+
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Return projections with biases and norms, and the indexer."""
         block = self.block

@@ -225,6 +225,10 @@ class Mixer:
         """
         return None
 
+    def shared_context_problem(self, tp: int, dcp: int, model: str) -> str | None:
+        """Return why ranks do not divide the cached tokens, or None."""
+        return None
+
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Return the weights of the block."""
         return ()

@@ -86,6 +86,27 @@ class RecurrentMixer(Mixer):
         """Return the values of the convolution window of one sequence."""
         return self.conv_channels * (self.block.conv_kernel - 1)
 
+    def cut_problem(self, tp: int, model: str) -> str | None:
+        """Return why a degree splits heads or groups of a state, or None.
+
+        Engines that serve a single group hold it on every rank [1]_; TensorRT-LLM does not [2]_.
+
+        References
+        ----------
+        .. [1] wheel of vllm 0.33.0: vllm/model_executor/layers/mamba/mamba_mixer2.py (MambaMixer2.__init__) and
+           gdn/qwen_gdn_linear_attn.py (num_k_heads // tp_size); wheels of sglang 0.5.10.post1 and 0.5.23:
+           sglang/srt/layers/attention/mamba/mamba.py, models/qwen3_next.py, models/kimi_linear.py.
+        .. [2] https://github.com/NVIDIA/TensorRT-LLM at 02140fd4, tensorrt_llm/_torch/modules/mamba/mamba2_mixer.py
+           (tp_ngroups divides the width of the norm).
+        """
+        block = self.block
+        if block.value_heads % tp:
+            return f"does not divide the {block.value_heads} heads of the recurrent layers of {model}"
+        if block.key_heads > 1 and block.key_heads % tp:
+            kind = "groups" if block.flavour == "mamba2" else "key heads"
+            return f"does not divide the {block.key_heads} {kind} of the recurrent layers of {model}"
+        return None
+
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Return the input and output projections, convolution and gates."""
         match self.block.flavour:

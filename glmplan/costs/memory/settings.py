@@ -125,6 +125,10 @@ class MemorySettings:
         """
         if self.token_budget is not None:
             return np.asarray(self.token_budget, dtype=float)
+        whole = self.rule.whole_prompts
+        tokens = None if whole is None else whole.tokens(self.version, self.longest)
+        if tokens is not None:
+            return tokens
         called = _called(self.accelerator or "")
         result = engine_defaults(self.engine, version=self.version, accelerator=called, memory=memory)
         return np.asarray(result.budget, dtype=float)

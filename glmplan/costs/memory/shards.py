@@ -1,4 +1,4 @@
-"""Find tensor-parallel shares that split quantisation blocks.
+"""Find tensor-parallel shares that split quantisation blocks or columns.
 
 An engine does not start with them. Block sizes are facts of the formats (`glmplan.catalog.formats`); multiples that
 some releases require are facts of loading (`Loading.part_multiples`).
@@ -58,6 +58,8 @@ class SplitBlock:
     def words(self) -> str:
         """Return width, ranks and block as text."""
         part = self.width / self.ranks
+        if self.block == 1:
+            return f"{self.tensor}: {self.width:,} / {self.ranks} = {part:,.4g} is no whole number"
         return (
             f"{self.tensor}: {self.width:,} / {self.ranks} = {part:,.4g} is no multiple of the {self.form} block of "
             f"{self.block}"
@@ -76,8 +78,8 @@ def split_block(
 
     A tensor that prevents loading comes first. Routed experts are cut by TP × DP / EP ranks, all other matrices by TP.
     Outputs of attention and recurrent layers are not checked: engines accept merged projections that are no multiple of
-    a block [1]_ [2]_. Not modelled: dense layers of SGLang under data-parallel attention, which are split over its
-    ranks.
+    a block [1]_ [2]_. Matrices of feed-forward layers without blocks are cut into whole columns [3]_. Not modelled:
+    dense layers of SGLang under data-parallel attention, which are split over its ranks.
 
     References
     ----------
@@ -85,6 +87,8 @@ def split_block(
        vllm/model_executor/layers/linear.py (_maybe_allow_fp8_block_shape_mismatch), 0.26.0 and 0.33.0.
     .. [2] sgl-project/sglang, python/sglang/srt/layers/quantization/fp8.py (validate_block_quant_shapes),
        models/mimo_v2.py (skip_block_quant_check), 0.5.23.
+    .. [3] vllm/model_executor/layers/fused_moe/layer.py (0.11.0, 0.20.0) and config.py (0.33.0): intermediate_size %
+       tp_size; sglang/srt/layers/moe/fused_moe_triton/layer.py (0.5.23): intermediate_size % moe_tp_size.
 
     Examples
     --------
@@ -97,6 +101,12 @@ def split_block(
     ('mlp.experts.down_proj: 1,536 / 8 = 192 is no multiple of the fp8-block block of 128', False)
     >>> split_block(minimax, minimax.checkpoint("fp8"), sglang, (8, 1, 8)) is None
     True
+
+    Five ranks do not divide experts of 768 columns in BF16 either:
+
+    >>> qwen = load_model("qwen3-30b-a3b")
+    >>> split_block(qwen, qwen.checkpoint("bf16"), sglang, (1, 5, 1)).words
+    'mlp.experts.down_proj: 768 / 5 = 153.6 is no whole number'
     """
     result = _split_blocks(model, checkpoint, server, degrees, mtp)
     return next((item for item in result if not item.loads), next(iter(result), None))
@@ -107,11 +117,12 @@ def _split_blocks(
     model: ModelSpec, checkpoint: Checkpoint, server: Server, degrees: tuple[int, int, int], mtp: bool
 ) -> tuple[SplitBlock, ...]:
     held = segments(model, checkpoint, mtp=mtp)
+    rule = load_memory_rule(server.engine).loading if server.engine in memory_engines() else AS_STORED
     kinds = {
         (tensor, form)
         for part in held
         for tensor, form in zip(part.tensors, part.formats, strict=True)
-        if form.block != (1, 1) and tensor.matmul
+        if tensor.matmul and (form.block != (1, 1) or (rule.part_source and tensor.tensor_class in _FEED_FORWARD))
         if tensor.splits_input or tensor.tensor_class in _FEED_FORWARD
     }
     result = [_split(model.name, checkpoint, pair, server, degrees) for pair in kinds]
@@ -130,13 +141,15 @@ def _split(
     width = tensor.columns if tensor.splits_input else tensor.rows // tensor.parts
     padded = {str(name): wide for name, wide in checkpoint.padded.items()}
     width = padded.get(tensor.tensor_class, width)
+    if form.block[0] == 1 and width % block:
+        block = 1  # no file groups such a width: its publisher keeps the matrix wider
     if ranks == 1 or width % (ranks * block) == 0:
         return None
     rule = load_memory_rule(server.engine).loading if server.engine in memory_engines() else AS_STORED
     other = rule.part_multiple(
         form.name, tensor.tensor_class, model=model, vendor=server.vendor, version=server.version
     )
-    loads = other is not None and width % (ranks * other.multiple) == 0
+    loads = other is not None and (not other.multiple or width % (ranks * other.multiple) == 0)
     return SplitBlock(
         tensor.name,
         tensor.tensor_class,

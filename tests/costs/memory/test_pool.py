@@ -382,6 +382,30 @@ def test_tensorrt_llm_keeps_every_token_in_every_layer_until_it_reads_windows_fr
         assert held(model, weights, Layout(tp=2), kv="bf16", engine="trtllm", version="1.2.1").split is None
 
 
+def test_vllm_keeps_every_token_in_windows_before_its_hybrid_manager() -> None:
+    # 62 layers of 2 x 16 x 128 values in BF16, ten of them without a window; unify_hybrid_kv_cache_specs up to 0.9.0
+    card, long = PartMemory(120 * GIB, 120 * GIB, 0.0, "unified"), 131072.0
+    for version, layers in (("0.8.5", 62), ("0.9.0", 62)):
+        memory = held("gemma-3-27b", "bf16", Layout(), kv="bf16", engine="vllm", version=version)
+        pool = kv_pool(memory, card, fit=exact(), context=long)
+        assert pool.bytes[0] / pool.tokens[0] == pytest.approx(layers * 8192, rel=0.002)
+        assert pool.printed[0] == pool.tokens[0]
+    memory = held("gemma-3-27b", "bf16", Layout(), kv="bf16", engine="vllm", version="0.9.1")
+    assert kv_pool(memory, card, fit=exact(), context=long).tokens[0] > 4 * pool.tokens[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "layers"),
+    [("0.4.10", 62), ("0.5.1", 10 + 0.8 * 52), ("0.5.4", 10 + 0.8 * 52), ("0.5.9", 62)],
+)
+def test_sglang_splits_windows_by_the_models_of_each_release(version: str, layers: float) -> None:
+    # 62 layers of 2 x 16 x 128 values in BF16, ten of them without a window
+    card, long = PartMemory(120 * GIB, 120 * GIB, 0.0, "unified"), 131072.0
+    memory = held("gemma-3-27b", "bf16", Layout(), kv="bf16", engine="sglang", version=version)
+    pool = kv_pool(memory, card, fit=exact(), context=long)
+    assert pool.bytes[0] / pool.tokens[0] == pytest.approx(layers * 8192, rel=0.002)
+
+
 def test_tensorrt_llm_leaves_room_to_expand_the_fp8_latents_of_its_pool() -> None:
     # pull request 16399: 20,480 B a token of Kimi-K2 with whole heads; pool and room for as many tokens as it holds
     card = PartMemory(200 * GIB, 200 * GIB, 0.0, "nvlink")

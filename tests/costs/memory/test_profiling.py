@@ -73,7 +73,7 @@ def test_the_sampler_holds_fewer_bytes_from_version_to_version():
     for version, (sampler, drafting) in expected.items():
         run = rule.profiling_of(version, dense=False)
         assert (run.sampler, run.drafting) == (sampler, drafting), version
-    assert rule.profiling_of("0.6.4", dense=True) is None
+    assert not rule.profiling_of("0.6.4", dense=True).compiled  # the engine before V1
 
 
 def test_models_move_to_the_second_model_runner_as_the_packages_say():
@@ -162,3 +162,15 @@ def test_the_buffer_of_pooled_index_keys_is_sized_in_tokens():
     kind = model.layers["full_sparse"]
     kept, _ = indexer_bytes(kind, longest=1_000_000.0, settings=MemorySettings(version="0.31.0"))
     assert float(kept) / 2**20 == pytest.approx(5036.40 - 1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("longest", "logged"), [(20_000, 2.07), (29_000, 2.99)])
+def test_vllm_before_its_second_engine_tries_a_prompt_of_the_longest_length(longest: int, logged: float) -> None:
+    # Llama-3.1-8B on one card: 17.06 and 17.98 GiB at the peak, 14.99 of them weights; 15.05 with a length of 35,000
+    # (https://github.com/vllm-project/vllm/issues/10517)
+    def tried(version: str, length: float) -> float:
+        return activation("llama-3.1-8b", "bf16", Layout(), version=version, longest=length, max_requests=16)[0]
+
+    assert tried("0.6.4", longest) == pytest.approx(logged, rel=0.02)
+    assert tried("0.6.4", 35_000.0) < 1.0
+    assert tried("0.8.5", longest) < 1.0

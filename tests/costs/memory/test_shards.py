@@ -50,6 +50,16 @@ MISLABELLED = {
         ("qwen3-30b-a3b-awq-int4", "vllm", None, (8, 1, 8), None),
         # the files of Qwen2.5-72B-AWQ are padded from 29,568 to 29,696
         ("qwen2.5-72b-awq-int4", "vllm", None, (8, 1, 1), None),
+        # SGLang halves the groups of experts in AWQ, not in GPTQ: 1,536 / 8 = 192
+        ("glm-4.7-awq-int4", "sglang", "0.4.9", (8, 1, 1), ("mlp.experts", 1536, 8, 128)),
+        ("qwen3-235b-a22b-gptq-int4", "sglang", None, (8, 1, 1), ("mlp.experts", 1536, 8, 128)),
+        # widths without blocks: data-parallel ranks divide the experts too, an EP of all ranks leaves them whole
+        ("qwen3-30b-a3b-bf16", "vllm", None, (1, 5, 1), ("mlp.experts", 768, 5, 1)),
+        ("qwen3-30b-a3b-bf16", "vllm", None, (1, 5, 5), None),
+        ("gpt-oss-120b-mxfp4", "vllm", None, (1, 7, 1), ("mlp.experts", 2880, 7, 32)),
+        ("glm-4.7-flash-bf16", "sglang", None, (5, 1, 1), ("mlp.experts", 1536, 5, 1)),
+        # 10,944 columns are no whole groups of 128, so a file keeps that layer wide
+        ("glm-4.5-air-awq-int4", "vllm", None, (2, 1, 2), ("mlp.shared_experts", 1408, 2, 128)),
         # a dense model: 9,728 / 8 = 1,216 = 9.5 blocks
         ("qwen3-4b-fp8", "vllm", None, (8, 1, 1), ("mlp", 9728, 8, 128)),
         ("qwen3-4b-fp8", "vllm", None, (4, 1, 1), None),
@@ -132,3 +142,9 @@ def test_measured_runs_that_state_their_degrees_load():
                 refused[path.stem, run.model, run.accelerator, run.engine, run.tp] += 1
     assert looked > 1000
     assert refused == MISLABELLED
+
+
+def test_an_engine_that_pads_any_part_loads_uneven_widths():
+    model = load_model("qwen3-30b-a3b")
+    found = split_block(model, model.checkpoint("bf16"), Server("lmdeploy", None, "nvidia"), (1, 5, 1))
+    assert found.loads and not found.slower
