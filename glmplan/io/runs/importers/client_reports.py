@@ -52,21 +52,18 @@ _METRICS = {
     "itl": "inter_chunk_latency",
     "e2e": "request_latency",
 }
+#: lower-case label of a CSV → its name in the JSON, where it is not the label with underscores; GenAI-Perf and AIPerf
+#: write "Time To" and "Time to", the first releases of GenAI-Perf count tokens by their number
 _CSV_NAMES = {
-    "Request Latency": "request_latency",
-    "Time to First Token": "time_to_first_token",
-    "Inter Token Latency": "inter_token_latency",
-    "Inter Chunk Latency": "inter_chunk_latency",
-    "Input Sequence Length": "input_sequence_length",
-    "Output Sequence Length": "output_sequence_length",
-    "Effective Concurrency": "effective_concurrency",
-    "Output Token Throughput": "output_token_throughput",
-    "Total Token Throughput": "total_token_throughput",
-    "Request Throughput": "request_throughput",
-    "Request Count": "request_count",
-    "Benchmark Duration": "benchmark_duration",
-    "Completed Requests": "completed_request_count",
+    "num input token": "input_sequence_length",
+    "num output token": "output_sequence_length",
+    "completed requests": "completed_request_count",
 }
+_READ = {
+    *_METRICS.values(), "input_sequence_length", "output_sequence_length", "effective_concurrency",
+    "output_token_throughput", "total_token_throughput", "request_count", "benchmark_duration",
+    "completed_request_count", "error_request_count",
+}  # fmt: skip
 recognise_aiperf = by_keys("time_to_first_token", "input_config", without="request_start_ns")
 recognise_requests = by_keys("metadata", "metrics", "request_start_ns")
 recognise_csv_aiperf = by_text(r"^Metric,avg,min,max")
@@ -82,7 +79,22 @@ def read_aiperf(source: Source) -> Imported:
 
 def _rows_aiperf(fields: Fields) -> Iterator[dict[str, Any]]:
     config = fields.value.get("input_config")
-    yield _row(fields, users=_find(config, "concurrency"), rate=_find(config, "request_rate"), model=_model(config))
+    loads = _counted(config)
+    rate = _find(loads, "request_rate") or _find(loads, "rate")
+    yield _row(fields, users=_find(loads, "concurrency"), rate=rate, model=_model(config))
+
+
+def _counted(config: Any) -> Any:
+    """Return the load of a configuration without its warm-up phases."""
+    phases = config.get("phases") if isinstance(config, dict) else None
+    if not isinstance(phases, list):
+        return config
+    return [
+        phase
+        for phase in phases
+        if isinstance(phase, dict) and "warmup" not in (phase.get("kind"), phase.get("name"))
+        and phase.get("exclude_from_results") is not True
+    ]  # fmt: skip
 
 
 def _row(fields: Fields, *, users: float | None, rate: float | None, model: str | None) -> dict[str, Any]:
@@ -92,10 +104,11 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
     def avg(name: str) -> float | None:
         return fields.inside(name).number("avg")
 
-    count = fields.inside("request_count").require("avg")
-    if count < 1:
+    count = avg("request_count")  # GenAI-Perf to 0.0.8 writes none
+    if count is not None and count < 1:
         raise BadRecord(Problem(fields.line, "request_count.avg", "expected 1 or more, got 0"))
-    lost = max((avg("completed_request_count") or count) - count, 0)
+    done = count or 0
+    lost = max((avg("completed_request_count") or done) - done, avg("error_request_count") or 0)
     return {
         "measured_on": (fields.text("start_time") or "")[:10] or None,
         "checkpoint": model,
@@ -103,7 +116,7 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
         "concurrency": users,
         "request_rate_per_s": rate,
         "concurrency_effective": avg("effective_concurrency"),
-        "num_requests": count + lost,
+        "num_requests": None if count is None else count + lost,
         "input_tokens": avg("input_sequence_length"),
         "output_tokens": fields.inside("output_sequence_length").require("avg"),
         "output_tokens_per_s": avg("output_token_throughput"),
@@ -114,7 +127,7 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
             KIND_AIPERF,
             f"{lost:.0f} failed" if lost else "",
             "the run was cancelled" if fields.value.get("was_cancelled") is True else "",
-            few_requests(count),
+            few_requests(count) if count is not None else "",
         ),
     }
 
@@ -160,8 +173,9 @@ def read_csv_aiperf(source: Source) -> Imported:
             header = cells
         elif len(cells) > 1 and header:
             name, _, unit = cells[0].partition(" (")
-            key = _CSV_NAMES.get(name.strip())
-            if key is None:
+            label = name.strip().lower()
+            key = _CSV_NAMES.get(label, label.replace(" ", "_"))
+            if key not in _READ:
                 continue
             if len(cells) != len(header):
                 problems.append(Problem(reader.line_num, cells[0], f"expected {len(header)} cells, got {len(cells)}"))
