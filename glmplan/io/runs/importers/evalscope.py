@@ -1,4 +1,4 @@
-"""Import results of `evalscope perf`: its JSON summary, and the tables that it prints and saves.
+"""Import the JSON summaries and printed tables of `evalscope perf`.
 
 Names and units are those of EvalScope 1.0.0 and 1.14.1 (evalscope/perf/utils/benchmark_util.py, perf_constants.py and
 rich_display.py of the published wheels).
@@ -114,7 +114,10 @@ def _table_rows(text: str) -> Iterator[list[str]]:
 
 
 def _old_table(source: Source) -> Imported:
-    """Read the table of loads to release 1.3, whose times are in seconds and which has no lengths."""
+    """Read the table of loads to release 1.3.
+
+    Its times are in seconds, and it has no lengths.
+    """
     records: list[Document | Problem] = []
     names = ("Number of concurrency", "", "Average latency (s)", "p99_latency", "Output token throughput (tok/s)",
              "Average time to first token (s)", "p99_ttft", "Average time per output token (s)",

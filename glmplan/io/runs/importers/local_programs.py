@@ -1,4 +1,4 @@
-"""Import what programs on one machine print, log or answer about single requests.
+"""Import timings of single requests from programs on one machine.
 
 MLX-LM (`mlx_lm.benchmark`, `mlx_lm.generate`, 0.32.2), Ollama (`--verbose` and its API), KTransformers, llama.cpp
 (timings of its programs, `timings` of llama-server's answers, the last line of llama-cli), LM Studio (`lms chat
@@ -71,7 +71,7 @@ def _requests(source: Source, kind: str, engine: str | None, found: Sequence[tup
 
 
 def _accepted(answer: Tokens, accepted: Tokens) -> dict[str, float]:
-    """Return the tokens of a step: each step adds one token to those that it accepts."""
+    """Return the tokens of a step: its accepted tokens and one more."""
     return {"acceptance_length": answer / (answer - accepted)} if 0 < accepted < answer else {}
 
 
@@ -103,9 +103,9 @@ _OLLAMA = {"backend": "ollama"}
 
 
 def _evaluated(source: Source) -> Imported:
-    """Read the counts and rates of Ollama or KTransformers, which print the same lines.
+    """Read the counts and rates of Ollama or KTransformers.
 
-    Only Ollama prints the time to load the model.
+    Both print the same lines; only Ollama prints the time to load the model.
     """
     found = numbers(source.text, {
         "prompt": "prompt eval count", "answer": "eval count", "prefill": "prompt eval rate", "decode": "eval rate",
@@ -185,7 +185,10 @@ _CLI = re.compile(r"\[ *Prompt: *([\d.,]+) t/s \| Generation: *([\d.,]+) t/s *\]
 
 
 def _cli(source: Source) -> Imported:
-    """Read the last line of llama-cli, which states no lengths; a locale may write a decimal comma."""
+    """Read the last line of llama-cli, without lengths.
+
+    A locale may write a decimal comma.
+    """
     prompt, answer = (
         statistics.median(float(item.replace(",", ".")) for item in column)
         for column in zip(*_CLI.findall(source.text), strict=True)
@@ -205,7 +208,10 @@ def _lms(source: Source) -> Imported:
 
 
 def _lm_studio_api(source: Source) -> Imported:
-    """Read answers of LM Studio's API: `stats` of /api/v0, beside `usage`, and of /api/v1, times in seconds."""
+    """Read answers of LM Studio's API, with times in seconds.
+
+    /api/v0 has `usage` beside `stats`, /api/v1 has `stats` alone.
+    """
     records, problems = _answers(source, "stats")
     found: list[dict[str, float]] = []
     for one in records:
@@ -244,7 +250,7 @@ _TABBY = re.compile(
 
 
 def _tabby(source: Source) -> Imported:
-    """Read TabbyAPI's metrics of single requests, which ExLlamaV2 or ExLlamaV3 answered."""
+    """Read TabbyAPI's metrics of single requests."""
     found: list[tuple[_Phase, _Phase]] = []
     for answer, _, cached, new, rate, _, decode in _TABBY.findall(source.text):
         prompt = float(cached) + float(new)

@@ -1,4 +1,6 @@
-"""Name the amounts of an engine's out-of-memory message, and the options that change them.
+"""Explain out-of-memory messages of engines.
+
+An explanation names the amounts of the message and the options that change them.
 
 The forms are those of PyTorch (CUDA, ROCm, XPU, MPS), vLLM, SGLang, TensorRT-LLM, LMDeploy, ExLlamaV2 and ExLlamaV3,
 llama.cpp (CUDA, Vulkan, Metal, host), Ollama, LM Studio, MLX, Ray and Linux.

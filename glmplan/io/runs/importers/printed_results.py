@@ -162,9 +162,9 @@ _TOTAL = rf"^Total\. latency:\s+{NUMBER} s, throughput:\s+{NUMBER} token/s"
 
 
 def _engine_batches(source: Source) -> Imported:
-    """Read each batch that `bench_one_batch` prints; sizes follow from times and rates.
+    """Read each batch that `bench_one_batch` prints.
 
-    The first round of a run warms up.
+    Sizes follow from times and rates. The first round of a run warms up.
     """
     rounds = list(
         zip(*(re.findall(one, source.text, re.MULTILINE) for one in (_PREFILL, _MEDIAN, _TOTAL)), strict=False)
@@ -341,7 +341,7 @@ _STEP = (
 
 
 def _most_frequent(seen: Sequence[tuple[int, float]]) -> tuple[int, float, int]:
-    """Return the most frequent number of requests, the median of its values, and their count.
+    """Return the most frequent number of requests, its median and count.
 
     The first and the last line of a load may hold idle time, so the median counts.
     """
@@ -381,7 +381,10 @@ def _engine_lines(source: Source) -> Imported:
 
 
 def _steps(source: Source) -> Imported:
-    """Read the time of steps without prompts at their most frequent number of requests."""
+    """Read the time of steps without prompts.
+
+    Steps at the most frequent number of requests count.
+    """
     seen = [(int(found["early"] or found["late"]), float(found["ms"] or found["ms2"]),
              int(found["tokens"] or found["tokens2"])) for found in re.finditer(_STEP, source.text)]  # fmt: skip
     alone = [(users, ms) for users, ms, tokens in seen if users == tokens > 0]
