@@ -401,8 +401,8 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
         raise UnknownArchitecture(f"is missing (architectures: {architecture})", file=top.file, field="model_type")
     shown = inner if inner is not None else outer
     raise UnknownArchitecture(
-        f"(architectures: {architecture}) is not an architecture that glmplan can compute (a .toml with its layers can: "
-        "glmplan models show NAME --format toml prints one to change)",
+        f"(architectures: {architecture}) is not an architecture that glmplan can compute (a .toml with its layers is: "
+        "glmplan models show NAME --format toml prints one)",
         file=top.file, field=text.prefix + "model_type", value=shown, choices=READERS,
     )  # fmt: skip
 
