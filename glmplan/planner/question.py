@@ -669,7 +669,8 @@ def read_words(words: PlanRequest) -> Asked:
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
     words = _through_front_end(words, choice.model, machine, assumed)
-    words = words.model_copy(update={"drafter": drafter_name(words.drafter)})
+    if words.drafter is not None:
+        words = words.model_copy(update={"drafter": drafter_name(words.drafter)})
     engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)

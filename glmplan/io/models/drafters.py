@@ -41,7 +41,7 @@ _HEAD_FIELDS = ("dflash_config", "block_size", "draft_vocab_size", "eagle_config
                 "target_layer_ids", "mask_token_id", "auto_map")  # fmt: skip
 
 
-def drafter_name(text: str | None) -> str | None:
+def drafter_name(text: str) -> str:
     """Return a drafter's name here; other texts stay as they are.
 
     Examples
@@ -49,7 +49,7 @@ def drafter_name(text: str | None) -> str | None:
     >>> drafter_name("NextN"), drafter_name("n-gram"), drafter_name("qwen3-0.6b")
     ('mtp', 'ngram', 'qwen3-0.6b')
     """
-    return text if text is None else _OTHER_NAMES.get(text.strip().lower(), text)
+    return _OTHER_NAMES.get(text.strip().lower(), text)
 
 
 def published_lengths(drafter: str) -> str:

@@ -35,10 +35,13 @@ _Phase = tuple[float | None, float | None]
 
 
 def _two_phases(
-    source: Source, kind: str, engine: str | None, prompt: _Phase, answer: _Phase, users: Ratio = 1.0,
-    **more: Any,
-) -> Imported:  # fmt: skip
-    """Return a decode and a prefill run of tokens and rates."""
+    source: Source, kind: str, engine: str | None, phases: tuple[_Phase, _Phase], users: Ratio = 1.0, **more: Any
+) -> Imported:
+    """Return a decode and a prefill run of tokens and rates.
+
+    `phases`: the prompt and the answer.
+    """
+    prompt, answer = phases
     about = {"engine": engine, "concurrency": users, "num_requests": users, "input_tokens": prompt[0],
              "notes": kind}  # fmt: skip
     rows: list[dict[str, Any]] = []
@@ -67,7 +70,7 @@ def _requests(source: Source, kind: str, engine: str | None, found: Sequence[tup
     """Return the medians of single requests."""
     several = f"medians of {len(found)} requests" if len(found) > 1 else ""
     prompt, answer = (_median([pair[at] for pair in found]) for at in (0, 1))
-    return _two_phases(source, notes(kind, several), engine, prompt, answer, **more)
+    return _two_phases(source, notes(kind, several), engine, (prompt, answer), **more)
 
 
 def _accepted(answer: Tokens, accepted: Tokens) -> dict[str, float]:
@@ -84,7 +87,7 @@ def _mlx_benchmark(source: Source) -> Imported:
     sizes, mean = re.search(_MLX_BATCH, source.text), re.search(_MLX_MEAN, source.text, re.MULTILINE)
     prompt, answer, users = (float(item) for item in sizes.groups()) if sizes else (None, None, 1.0)
     rates = [float(item.replace(",", "")) for item in mean.groups()] if mean else [None, None]
-    return _two_phases(source, KIND_MLX_BENCHMARK, "mlx", (prompt, rates[0]), (answer, rates[1]), users or 1.0)
+    return _two_phases(source, KIND_MLX_BENCHMARK, "mlx", ((prompt, rates[0]), (answer, rates[1])), users or 1.0)
 
 
 _MLX_LINE = rf"^{{}}: {NUMBER} tokens, {NUMBER} tokens-per-sec"
@@ -95,7 +98,7 @@ def _mlx_generate(source: Source) -> Imported:
     for name in ("Prompt", "Generation"):
         found = re.search(_MLX_LINE.format(name), source.text, re.MULTILINE)
         pairs.append((float(found[1].replace(",", "")), float(found[2].replace(",", ""))) if found else (None, None))
-    return _two_phases(source, KIND_MLX_GENERATE, "mlx", pairs[0], pairs[1])
+    return _two_phases(source, KIND_MLX_GENERATE, "mlx", (pairs[0], pairs[1]))
 
 
 KIND_OLLAMA, KIND_OLLAMA_API = "ollama --verbose", "ollama api"
@@ -112,8 +115,8 @@ def _evaluated(source: Source) -> Imported:
     })  # fmt: skip
     ollama = re.search(r"^(?:load|total) duration:", source.text, re.MULTILINE) is not None
     kind, engine = (KIND_OLLAMA, "llama.cpp") if ollama else ("ollama or ktransformers", None)
-    result = _two_phases(source, kind, engine, (found.get("prompt"), found.get("prefill")),
-                         (found.get("answer"), found.get("decode")))  # fmt: skip
+    phases = ((found.get("prompt"), found.get("prefill")), (found.get("answer"), found.get("decode")))
+    result = _two_phases(source, kind, engine, phases)
     doubt = Problem(0, "engine", "Ollama and KTransformers print these lines: give the engine")
     rows = [row | (_OLLAMA if ollama else {}) for row in result.rows]
     return Imported("", rows, result.problems if ollama else [*result.problems, doubt])
@@ -164,7 +167,7 @@ def _timings(source: Source) -> Imported:
         phases.append([(count, 1e3 * count / ms) for ms, count in found if ms > 0 and count > 0])
     accepted = sum(int(count) for count in re.findall(_ACCEPTED, source.text))
     answers = sum(count or 0 for count, _ in phases[1])
-    return _two_phases(source, KIND_TIMINGS, "llama.cpp", _median(phases[0]), _median(phases[1]),
+    return _two_phases(source, KIND_TIMINGS, "llama.cpp", (_median(phases[0]), _median(phases[1])),
                        **_accepted(answers, accepted))  # fmt: skip
 
 
@@ -194,7 +197,7 @@ def _cli(source: Source) -> Imported:
         for column in zip(*_CLI.findall(source.text), strict=True)
     )
     lengths = notes(KIND_CLI, "the line states no lengths: set input_tokens and output_tokens")
-    return _two_phases(source, lengths, "llama.cpp", (None, prompt), (None, answer))
+    return _two_phases(source, lengths, "llama.cpp", ((None, prompt), (None, answer)))
 
 
 KIND_LM_STUDIO = "lm studio"
