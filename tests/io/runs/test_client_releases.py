@@ -50,6 +50,7 @@ def test_every_release_of_genai_perf_gives_its_csv(counts):
     found = import_text(text)
     assert found.problems == []
     assert {name: found.rows[0][name] for name in GENAI} == GENAI
+    assert found.rows[0]["notes"].startswith("genai-perf")
 
 
 def test_the_load_of_a_warm_up_is_not_that_of_the_run():
@@ -228,3 +229,47 @@ def test_results_on_the_screen_are_read(text, expected):
 def test_what_the_user_states_precedes_the_file_and_the_difference_is_told():
     found = import_text(json.dumps(REPORT), facts={"tp": 4, "engine": "trtllm", "campaign": "mine"})
     assert (found.rows[0]["tp"], [problem.field for problem in found.problems]) == (4, ["tp"])
+
+
+# genai_bench/metrics/metrics.py at 252dca79
+GENAI_BENCH = {"_time_unit": "s", "aggregated_metrics": {
+    "scenario": "D(1024,256)", "num_concurrency": 64, "run_duration": 180.0, "num_completed_requests": 2000,
+    "num_error_requests": 3, "mean_output_throughput_tokens_per_s": 2915.0,
+    "stats": {"ttft": {"mean": 0.5, "p99": 0.9}, "tpot": {"mean": 0.02}, "e2e_latency": {"mean": 5.6},
+              "num_input_tokens": {"mean": 1024.0}, "num_output_tokens": {"mean": 256.0}},
+}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1.0), ("ms", 1e3)])
+def test_genai_bench_names_its_unit_of_time(unit, scale):
+    text = json.loads(json.dumps(GENAI_BENCH))
+    text["_time_unit"] = unit
+    for name in ("ttft", "tpot", "e2e_latency"):
+        part = text["aggregated_metrics"]["stats"][name]
+        part.update({what: value * scale for what, value in part.items()})
+    row = import_text(json.dumps(text)).rows[0]
+    expected = {"concurrency": 64, "num_requests": 2003, "ttft_mean_ms": 500, "ttft_p99_ms": 900, "tpot_mean_ms": 20,
+                "e2e_mean_ms": 5600, "output_tokens": 256}  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+
+
+def test_failed_requests_of_llmperf_are_told():
+    row = import_text(json.dumps({
+        "num_concurrent_requests": 8, "results_num_completed_requests": 60, "results_number_errors": 4,
+        "results_mean_output_throughput_token_per_s": 268.2,
+    })).rows[0]  # fmt: skip
+    assert row["num_requests"] == 64 and "4 failed" in row["notes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ('[{"Percentiles": "50%", "TTFT (ms)": 1}]', "benchmark_summary.json"),
+        ('[{"request_output_throughput_token_per_s": 3.1, "ttft_s": 1}]', "summary.json"),
+        ("benchmarks:\n- metrics:\n    time_to_first_token_ms:\n      successful: {}\n", "JSON or CSV"),
+        ("Timeslice,Start_NS,End_NS,Metric,Unit,Stat,Value\n0,1,2,TTFT,ms,avg,1\n", "whole run"),
+    ],
+)
+def test_a_file_beside_the_result_names_the_result(text, instead):
+    with pytest.raises(SpecError, match=instead):
+        import_text(text)

@@ -60,6 +60,8 @@ _BESIDE = {
     "AIPerf Server Metrics Export": "is AIPerf's record of the server's metrics: give profile_export_aiperf.csv",
     '"endpoints_configured"': "is AIPerf's record of the server's metrics: give profile_export_aiperf.json",
     '"Percentiles"': "is EvalScope's table of percentiles without its load: give benchmark_summary.json beside it",
+    '"request_output_throughput_token_per_s"': "is LLMPerf's list of requests: give the file that ends in summary.json",
+    "time_to_first_token_ms:": "is GuideLLM's report in YAML: give its JSON or CSV",
     '"per_combination_metrics"': "is AIPerf's summary of a sweep: give profile_export_aiperf.json of each of its runs",
     "Timeslice,": "is AIPerf's record of time slices: give profile_export_aiperf.csv of the whole run",
     '"payloads"': "is AIPerf's list of prompts, not of results: give profile_export_aiperf.json",

@@ -1,4 +1,4 @@
-"""Import reports of AIPerf (genai-perf), GuideLLM and fmperf.
+"""Import reports of AIPerf (genai-perf), GuideLLM, genai-bench and fmperf.
 
 JSON and CSV summaries, per-request JSONL.
 """
@@ -37,6 +37,7 @@ __all__ = [
     "read_csv_aiperf",
     "read_csv_guidellm",
     "read_fmperf",
+    "read_genai_bench",
     "read_guidellm",
     "read_requests",
     "recognise_csv_guidellm",
@@ -124,12 +125,19 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
         "wall_s": avg("benchmark_duration"),
         **metric_columns(_METRICS, ms, ("avg", "p50", "p99")),
         "notes": notes(
-            KIND_AIPERF,
+            _client(fields),
             f"{lost:.0f} failed" if lost else "",
             "the run was cancelled" if fields.value.get("was_cancelled") is True else "",
             few_requests(count) if count is not None else "",
         ),
     }
+
+
+def _client(fields: Fields) -> str:
+    """Return the client's name: GenAI-Perf's config has its own names."""
+    config = fields.value.get("input_config")
+    own = isinstance(config, dict) and {"perf_analyzer", "formatted_model_name", "measurement_interval"} & set(config)
+    return "genai-perf" if own or fields.value.get("client") == "genai-perf" else KIND_AIPERF
 
 
 def _find(value: Any, key: str) -> float | None:
@@ -165,7 +173,9 @@ def read_csv_aiperf(source: Source) -> Imported:
     Such a file states no concurrency.
     """
     header: list[str] = []
-    value: dict[str, dict[str, Any]] = {}
+    # GenAI-Perf writes names in title case
+    client = "genai-perf" if "Time To First Token" in source.text else KIND_AIPERF
+    value: dict[str, Any] = {"client": client}
     problems: list[Problem] = []
     reader = csv.reader(io.StringIO(source.text))
     for cells in reader:
@@ -469,7 +479,51 @@ def _csv_rows(fields: Fields) -> Iterator[dict[str, Any]]:
     }
 
 
+KIND_GENAI_BENCH = "genai-bench"
+#: metric of a column → its name in genai-bench, whose `tpot` leaves the first token out
+_GENAI_METRICS = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e_latency"}
+
+
+def read_genai_bench(source: Source) -> Imported:
+    """Read a run of genai-bench; `_time_unit` names its unit [1]_.
+
+    References
+    ----------
+    .. [1] sgl-project/genai-bench, genai_bench/metrics/metrics.py at 252dca79.
+    """
+    return source.collect(_rows_genai_bench)
+
+
+def _rows_genai_bench(fields: Fields) -> Iterator[dict[str, Any]]:
+    found = fields.inside("aggregated_metrics")
+    scale = _TO_MS[fields.text("_time_unit") or "s"]
+    done, lost = found.require("num_completed_requests"), found.number("num_error_requests") or 0
+    if done < 1:
+        raise BadRecord(Problem(fields.line, "num_completed_requests", "expected 1 or more, got 0"))
+
+    def ms(name: str, what: str) -> float | None:
+        value = found.inside("stats", name).number(what)
+        return None if value is None else value * scale
+
+    yield {
+        "phase": "serving",
+        "concurrency": found.positive("num_concurrency") if not found.positive("request_rate") else None,
+        "request_rate_per_s": found.positive("request_rate"),
+        "num_requests": done + lost,
+        "input_tokens": found.inside("stats", "num_input_tokens").number("mean"),
+        "output_tokens": found.inside("stats", "num_output_tokens").number("mean"),
+        "output_tokens_per_s": found.require("mean_output_throughput_tokens_per_s"),
+        "total_tokens_per_s": found.number("mean_total_tokens_throughput_tokens_per_s"),
+        "wall_s": found.number("run_duration"),
+        **metric_columns(_GENAI_METRICS, ms, ("mean", "p50", "p99")),
+        "notes": notes(
+            KIND_GENAI_BENCH, found.text("scenario"), f"{lost:.0f} failed" if lost else "", few_requests(done)
+        ),
+    }
+
+
 IMPORTERS = (
+    Importer(KIND_GENAI_BENCH, by_keys("aggregated_metrics", "mean_output_throughput_tokens_per_s"), read_genai_bench),
     Importer(KIND_GUIDELLM, recognise_guidellm, read_guidellm),
     Importer(KIND_CSV, recognise_csv_guidellm, read_csv_guidellm),
     Importer(KIND_FMPERF, recognise_fmperf, read_fmperf),

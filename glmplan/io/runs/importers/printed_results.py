@@ -302,10 +302,11 @@ def _llmperf(fields: Fields) -> Iterator[dict[str, Any]]:
 
     Its inter-token latency is the whole time over the output tokens, with the TTFT.
     """
-    count = fields.number("results_num_completed_requests")
+    count, lost = fields.number("results_num_completed_requests"), fields.number("results_number_errors") or 0
     yield {
         "phase": "serving", "checkpoint": fields.text("model"), "concurrency": fields.number("num_concurrent_requests"),
-        "num_requests": count, "input_tokens": fields.number("results_number_input_tokens_mean")
+        "num_requests": None if count is None else count + lost,
+        "input_tokens": fields.number("results_number_input_tokens_mean")
         or fields.number("mean_input_tokens"), "output_tokens": fields.number("results_number_output_tokens_mean")
         or fields.number("mean_output_tokens"),
         "output_tokens_per_s": fields.require("results_mean_output_throughput_token_per_s"),
@@ -315,7 +316,8 @@ def _llmperf(fields: Fields) -> Iterator[dict[str, Any]]:
         "tpot_incl_ttft_mean_ms": milliseconds(fields.number("results_inter_token_latency_s_mean")),
         "e2e_mean_ms": milliseconds(fields.number("results_end_to_end_latency_s_mean")),
         "e2e_p99_ms": milliseconds(fields.number("results_end_to_end_latency_s_quantiles_p99")),
-        "notes": notes(KIND_LLMPERF, "time between tokens includes TTFT", few_requests(count or 1e9)),
+        "notes": notes(KIND_LLMPERF, "time between tokens includes TTFT", f"{lost:.0f} failed" if lost else "",
+                       few_requests(count or 1e9)),
     }  # fmt: skip
 
 
