@@ -46,6 +46,9 @@ def command(
         return
     say(f"{found.run.id}: {found.verdict}")
     say(f"evidence: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
+    if found.run.power_limit_w is not None:
+        watts = f"{found.run.power_limit_w:g} W"
+        say(f"not in the prediction: the power limit of {watts} (--power-limit of fit plans it where it was measured)")
     say("")
     for one in found.compared:
         figure = one.predicted
@@ -71,8 +74,6 @@ def command(
 
 def _say_population(found: Reproduction) -> None:
     """Print where the run stands among runs of its configuration."""
-    from glmplan.prediction.population import usual_causes
-
     others = found.population
     if others is not None:
         apart = 100 * (others.own / others.median - 1)
@@ -86,7 +87,7 @@ def _say_population(found: Reproduction) -> None:
     else:
         return
     say(("" if others is not None else "\n") + f"{words}; usual causes and their checks:")
-    for cause, check in usual_causes(found.run.accelerator_count or 1, hosted=found.hosted):
+    for cause, check in found.causes:
         say(f"  {cause}: {check}")
 
 

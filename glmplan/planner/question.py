@@ -22,7 +22,7 @@ from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
-from glmplan.io.models.drafters import FREE_DRAFTERS, published_lengths, with_drafter
+from glmplan.io.models.drafters import FREE_DRAFTERS, drafter_name, published_lengths, with_drafter
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.degrees import DEGREES, check_layout
 from glmplan.prediction.deployment import Settings, keeps_experts_on_host
@@ -561,6 +561,8 @@ def read_words(words: PlanRequest) -> Asked:
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
     words = _through_front_end(words, choice.model, machine, assumed)
+    if words.drafter is not None:
+        words = words.model_copy(update={"drafter": drafter_name(words.drafter)})
     engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)

@@ -6,6 +6,7 @@ faster, each relative to the prediction of its load in the deployment of the com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,36 +28,66 @@ __all__ = ["Population", "population_of", "usual_causes"]
 _LEAST, _MOST = 4, 48
 #: concurrencies of a population differ by this factor at most [-]
 _LOADS = 2.0
-#: usual cause of a slow machine → how to check it: with several accelerators, with weights in host memory, of all
-_BETWEEN = (("peer-to-peer copies are off", "nvidia-smi topo -p2p r; iommu=pt and ACS off on the kernel command line"),)
+#: vendor → commands that show connections, power and PCIe lanes; other vendors have those of the operating system
+_TOOLS: Mapping[str, tuple[str, str, str]] = {
+    "NVIDIA": ("nvidia-smi topo -m", "nvidia-smi -q -d POWER,PERFORMANCE",
+               "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv"),
+    "AMD": ("rocm-smi --showtopo", "amd-smi metric --power --clock --throttle", "amd-smi metric --pcie"),
+    "Intel": ("xpu-smi topology -m", "xpu-smi dump -m 1,2", "xpu-smi discovery -d 0"),
+    "Huawei": ("npu-smi info -t topo", "npu-smi info -t power -i 0", "lspci -vv (LnkSta)"),
+    "Apple": ("system_profiler SPHardwareDataType", "sudo powermetrics --samplers gpu_power", ""),
+}  # fmt: skip
+_OTHERS = ("lstopo", "the vendor's monitor", "lspci -vv (LnkSta)")
+#: kind of the links between accelerators → usual cause and its check
+_LINKS = {
+    "pcie": ("peer-to-peer copies are off", "iommu=pt and ACS off on the kernel command line, and {peers}"),
+    "nvlink": ("NVLink is down", "nvidia-smi nvlink --status, and nvidia-fabricmanager is running"),
+    "xgmi": ("xGMI is down", "amd-smi xgmi --metric"),
+    "fabric": ("the network runs below its rate", "ib_write_bw or iperf3 between the machines, and NCCL_DEBUG=INFO"),
+}
+_PEERS = {"NVIDIA": "nvidia-smi topo -p2p r", "AMD": "rocm-smi --showtopoaccess"}
 _HOST = (
     ("empty memory channels or slow memory", "dmidecode -t memory, and the bandwidth that likwid-bench measures"),
     ("weights in the memory of one socket", "numactl -H, and the engine's NUMA options and thread pools"),
     ("generic CPU kernels, or more threads than cores", "AMX or AVX-512 in the engine's log; its thread count"),
 )
+_SHARED = ("other programs use the memory, or it is swapped", "free -h or vm_stat, and swap in use")
 _ANY = (
-    ("processes on the far socket", "nvidia-smi topo -m, numactl -H, and the CPU affinity of the server"),
-    ("a power limit", "nvidia-smi -q -d POWER,PERFORMANCE under load"),
-    (
-        "fewer PCIe lanes",
-        "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv under load",
-    ),
     ("a slow backend", "attention and MoE backend and `enforce_eager` in the engine's log"),
     ("another build", "the faster runs may have a patched build: compare the version that the engine prints"),
 )
 
 
-def usual_causes(count: float, *, hosted: bool) -> tuple[tuple[str, str], ...]:
+def usual_causes(
+    count: float, *, hosted: bool, vendor: str = "NVIDIA", link: str = "pcie", shared: bool = False
+) -> tuple[tuple[str, str], ...]:
     """Return the usual causes of a slow machine, each with its check.
 
-    `count`: accelerators. `hosted`: weights lie in host memory.
+    `count`: accelerators. `hosted`: weights lie in host memory. `link`: kind between accelerators. `shared`: CPU and
+    GPU have one memory.
 
     Examples
     --------
     >>> usual_causes(8, hosted=False)[0][0]
     'peer-to-peer copies are off'
+    >>> usual_causes(8, hosted=False, vendor="AMD", link="xgmi")[0]
+    ('xGMI is down', 'amd-smi xgmi --metric')
     """
-    return (*(_HOST if hosted else ()), *(_BETWEEN if count > 1 else ()), *_ANY)
+    connections, power, lanes = _TOOLS.get(vendor, _OTHERS)
+    causes = [*(_HOST if hosted else ())]
+    if count > 1 and link in _LINKS:
+        cause, check = _LINKS[link]
+        causes.append((cause, check.format(peers=_PEERS.get(vendor, connections))))
+    if shared:
+        causes.append(_SHARED)
+    else:
+        causes.append(("processes on the far socket", f"{connections}, numactl -H, and the CPU affinity of the server"))
+    if vendor == "AMD" and not shared:
+        causes.append(("NUMA balancing moves pages", "/proc/sys/kernel/numa_balancing is 0"))
+    causes.append(("a power limit or heat", f"{power} under load"))
+    if lanes and not shared:
+        causes.append(("fewer PCIe lanes", f"{lanes} under load"))
+    return (*causes, *_ANY)
 
 
 @dataclass(frozen=True, slots=True)

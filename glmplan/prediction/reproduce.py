@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.costs.blocks.stack import is_indexed, mixers_of
 from glmplan.costs.network.links import load_link_fits
 from glmplan.costs.network.topology import measured_cost, named_conditions
@@ -22,7 +23,7 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_e
 from glmplan.prediction.from_row import RunCase, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
-from glmplan.prediction.population import Population, population_of
+from glmplan.prediction.population import Population, population_of, usual_causes
 from glmplan.prediction.predict import Figure, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.units import QUANTILE_90, Ratio
@@ -123,7 +124,7 @@ class Reproduction:
     basis: str  # evidence
     assumed: tuple[str, ...]  # not stated by the run
     population: Population | None = None  # other runs of the configuration; None: too few
-    hosted: bool = False  # weights lie in host memory
+    causes: tuple[tuple[str, str], ...] = ()  # usual causes of a slow machine of this kind, each with its check
 
     @property
     def slow(self) -> bool:
@@ -186,8 +187,17 @@ def reproduce(run: Run) -> Reproduction:
         basis=prediction.basis,
         assumed=case.assumed if case is not None else (),
         population=others,
-        hosted=case is None or case.deployment.offload is not None,
+        causes=_causes(run, case),
     )
+
+
+def _causes(run: Run, case: RunCase | None) -> tuple[tuple[str, str], ...]:
+    """Return the usual causes of a slow run on a machine like its own."""
+    part = load_accelerator(run.accelerator) if case is None else case.deployment.accelerator
+    link = "pcie" if case is None else case.deployment.link.tensor.kind
+    hosted = case is None or case.deployment.offload is not None
+    return usual_causes(run.accelerator_count or 1, hosted=hosted, vendor=part.vendor, link=link,
+                        shared=part.unified_memory)  # fmt: skip
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
@@ -347,7 +357,8 @@ def _ring(case: RunCase, effects: Effects) -> list[_Condition]:
             times = [cost.ratio for cost in measured_cost(one) if cost.unit == "us"]
             if times and one.name in ("misdetected-ring", "shared-memory-transport", "no-force-p2p"):
                 ratios[f"NCCL ring: {one.name}"] = (float(np.median(times)), one.effect)
-    check = "`NCCL_DEBUG=INFO`, `nvidia-smi topo -m`, and whether custom all-reduce is on in the engine's log"
+    topology = "`nvidia-smi topo -m` or `rocm-smi --showtopo`"
+    check = f"`NCCL_DEBUG=INFO`, {topology}, and whether custom all-reduce is on in the engine's log"
     conditions = []
     for name, (ratio, what) in ratios.items():
         if ratio > 1.0:

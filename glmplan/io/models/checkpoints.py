@@ -40,7 +40,7 @@ __all__ = [
 #: formats suggested when an unknown one was requested
 COMMON_FORMATS: tuple[str, ...] = (
     "bf16", "fp8", "nvfp4", "mxfp4", "int8", "int4", "awq-int4", "gptq-int4", "q4_k_m", "q5_k_m", "q6_k", "q8_0",
-    "exl3-4.0bpw",
+    "exl3-4.0bpw", "mlx-4bit", "bnb-4bit",
 )  # fmt: skip
 #: spelling → format
 _SYNONYMS = {
@@ -163,6 +163,10 @@ def _default(model: ModelSpec) -> Checkpoint:
 
 #: file of ExLlamaV3 with the mean bits of a weight of its layers
 _EXL3 = re.compile(r"exl3-([1-7](?:\.\d+)?|8(?:\.0+)?)bpw")
+#: files of MLX-LM: bits and values of a group (`mlx_lm.convert -q`), or a format with a scale of its own
+_MLX = re.compile(r"mlx-(?:([2-8])bit(?:-g(32|64|128))?|(mxfp4|nvfp4|mxfp8))")
+#: files of bitsandbytes, as `io.models.quantization_methods` reads their config
+_BITS_AND_BYTES = {"bnb-4bit": "bpw:4.127", "bnb-8bit": "bpw:8"}
 
 
 # one word gives one record, so that caches keyed by it hit
@@ -183,6 +187,16 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
             name=key, default=f"bpw:{exl3[1]}", formats={"embedding": "bf16", "head": "bpw:6"}, includes_mtp=False,
             source="bits that were given; embedding and head as convert.py of ExLlamaV3 writes them by default",
         )  # fmt: skip
+    if (mlx := _MLX.fullmatch(key)) is not None:
+        bits = mlx[3] or f"bpw:{int(mlx[1]) + 32 / int(mlx[2] or 64):g}"
+        return Checkpoint(
+            name=key, default=bits, includes_mtp=False,
+            source="bits that were given, with embedding and head, as mlx_lm.convert writes them by default",
+        )  # fmt: skip
+    if key in _BITS_AND_BYTES:
+        wide = dict.fromkeys(("embedding", "head", "router"), "bf16")
+        return Checkpoint(name=key, default=_BITS_AND_BYTES[key], formats=wide, includes_mtp=False,
+                          source="bits of bitsandbytes, with double quantisation at 4 bits")  # fmt: skip
     mixture = _mixture(model, key)
     if mixture is not None:
         return mixture

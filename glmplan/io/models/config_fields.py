@@ -216,6 +216,9 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
         "vision_*", "image_*", "img_*", "video_*", "projector_*", "mm_*", "multimodal_projector_*", "out_hidden_size",
         "process_image_mode", "use_unified_vision_chunk", "spatial_merge_size", "boi_*", "eoi_*",
         "alignment_intermediate_size", "downsample_factor", "boa_*", "eoa_*", "audio_soft_tokens_per_image",
+        "projection_dim", "embd_layer", "*_processor", "audio_token_*", "enable_audio_output", "code2wav_config",
+        "talker_config", "im_*_token_id", "assistant_token_id", "user_token_id", "system_token_id", "tts_*",
+        "candidate_resolutions", "global_view_pos", "tile_tag", "tokens_per_second",
     ),
 }  # fmt: skip
 

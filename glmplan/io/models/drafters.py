@@ -21,16 +21,35 @@ from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 
-__all__ = ["FREE_DRAFTERS", "published_lengths", "with_drafter"]
+__all__ = ["FREE_DRAFTERS", "drafter_name", "published_lengths", "with_drafter"]
 
 #: drafters without weights
 FREE_DRAFTERS = ("ngram", "suffix")
+#: names of engines and papers → name of a drafter here
+_OTHER_NAMES = {
+    "n-gram": "ngram", "n_gram": "ngram", "ngram_gpu": "ngram", "prompt-lookup": "ngram", "prompt_lookup": "ngram",
+    "lookup": "ngram", "suffix-decoding": "suffix", "suffix_decoding": "suffix", "arctic": "suffix", "nextn": "mtp",
+    "eagle": "eagle3", "eagle-3": "eagle3", "dspark": "mtp",
+}  # fmt: skip
+#: drafters that are not planned
+_NOT_PLANNED = ("medusa", "mlp_speculator", "lookahead", "hydra", "peagle", "p-eagle", "redrafter")
 #: layer kind of a drafter in the model that it drafts for
 _KIND = "drafter"
 #: fields of a head's config that describe its drafting, not its layers
 _HEAD_FIELDS = ("dflash_config", "block_size", "draft_vocab_size", "eagle_config", "num_target_layers",
                 "target_hidden_size", "norm_before_fc", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids",
                 "target_layer_ids", "mask_token_id", "auto_map")  # fmt: skip
+
+
+def drafter_name(text: str) -> str:
+    """Return a drafter's name here; other texts stay as they are.
+
+    Examples
+    --------
+    >>> drafter_name("NextN"), drafter_name("n-gram"), drafter_name("qwen3-0.6b")
+    ('mtp', 'ngram', 'qwen3-0.6b')
+    """
+    return _OTHER_NAMES.get(text.strip().lower(), text)
 
 
 def published_lengths(drafter: str) -> str:
@@ -73,6 +92,9 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
     if drafter == "best":
         message = "is searched by `glmplan size`; a plan has one way of drafting: --mtp with the number of draft tokens"
         raise SpecError(message, field="--drafter", value=drafter)
+    if drafter.lower() in _NOT_PLANNED:
+        message = "is not planned; --drafter takes mtp, ngram, suffix, a draft model, or a head of EAGLE-3 or DFlash"
+        raise SpecError(message, field="--drafter", value=drafter)
     path = Path(os.path.expanduser(drafter))
     if path.suffix == ".json" or os.path.isfile(path / "config.json"):
         head, kind = _head(model, path if path.suffix == ".json" else path / "config.json")
@@ -111,10 +133,29 @@ def _draft_model(model: ModelSpec, name: str) -> tuple[DraftHead, LayerKind]:
     return head, _only_kind(draft, name)
 
 
+def _flattened(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a head's config with its layers beside its other fields.
+
+    The `speculators` library nests them in `transformer_layer_config` (RedHatAI's heads), and states what DFlash reads
+    beside them.
+    """
+    nested = config.get("transformer_layer_config")
+    if not isinstance(nested, dict):
+        return config
+    method = str(config.get("speculators_model_type") or (config.get("speculators_config") or {}).get("algorithm"))
+    outside = {name: config[name] for name in _HEAD_FIELDS if name in config}
+    if method == "dflash":
+        states = config.get("aux_hidden_state_layer_ids") or config.get("target_layer_ids")
+        outside["dflash_config"] = {"block_size": config.get("block_size"), "target_layer_ids": states}
+    elif isinstance(states := config.get("eagle_aux_hidden_state_layer_ids"), list):
+        outside["num_aux_hidden_states"] = len(states)
+    return {"num_hidden_layers": 1, "tie_word_embeddings": False} | nested | outside
+
+
 def _head(model: ModelSpec, file: Path) -> tuple[DraftHead, LayerKind]:
     from glmplan.io.models.hf_config import model_from_config, read_json
 
-    config = read_json(file)
+    config = _flattened(read_json(file))
     drafted = config.get("dflash_config") or {}
     if not isinstance(drafted, dict):
         raise SpecError("is no object", file=file, field="dflash_config")

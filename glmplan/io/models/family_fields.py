@@ -13,6 +13,7 @@ from typing import Any
 
 from glmplan.errors import nearest
 from glmplan.io.models.config_fields import ConfigFields, is_harmless
+from glmplan.io.models.nested_defaults import nested_defaults
 
 __all__ = ["SPELLINGS", "Spelling", "tied_by_default", "usual_fields"]
 
@@ -112,6 +113,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "glm": Spelling(defaults={"attention_bias": True}),
     "glm4": Spelling(defaults={"attention_bias": True}),
     "granite": Spelling(ignored=_GRANITE),
+    "granite_swa": Spelling(tied=True, ignored=(*_GRANITE, "layer_rope_theta"), defaults={"sliding_window": 128}),
     "granitemoe": Spelling(ignored=_GRANITE),
     "granitemoehybrid": Spelling(
         ignored=(*_GRANITE, "mamba_chunk_size", "mamba_conv_bias", "position_embedding_type", "init_method",
@@ -122,10 +124,13 @@ SPELLINGS: Mapping[str, Spelling] = {
         tied=True,
         ignored=("embedding_multiplier_scale", "output_multiplier_scale", "attn_output_multiplier", "max_attn_value"),
     ),
+    "glm4v_text": Spelling(defaults={"attention_bias": True}),
+    "hyperclovax": Spelling(ignored=(*_GRANITE, "use_post_norm")),
     "hunyuan_v1_dense": Spelling(ignored=_HUNYUAN, renamed={"attention_head_dim": "head_dim"}),
     "hunyuan_v1_moe": Spelling(ignored=_HUNYUAN, renamed={"attention_head_dim": "head_dim"}),
     "internlm2": Spelling(renamed={"bias": "attention_bias"}),
     "internlm3": Spelling(renamed={"qkv_bias": "attention_bias", "bias": "mlp_bias"}),
+    "jais2": Spelling(defaults={"attention_bias": True, "mlp_bias": True}),
     "jamba": Spelling(
         ignored=("mamba_conv_bias", "calc_logits_for_entire_prompt", "mamba_inner_layernorms"),
         defaults={"num_key_value_heads": 8},
@@ -155,6 +160,13 @@ SPELLINGS: Mapping[str, Spelling] = {
     "qwen2_moe": Spelling(
         renamed={"qkv_bias": "attention_bias"}, defaults={"attention_bias": True, "num_key_value_heads": 16}
     ),
+    "qwen2_5_omni_text": Spelling(ignored=("init_std",)),
+    "starcoder2": Spelling(
+        tied=True, renamed={"use_bias": "attention_bias", "norm_epsilon": "rms_norm_eps"},
+        defaults={"attention_bias": True}, ignored=("mlp_type", "norm_type", "residual_dropout", "embedding_dropout"),
+    ),
+    "vaultgemma": Spelling(tied=True, defaults={"sliding_window": 512}),
+    "youtu": Spelling(tied=True, ignored=("embedding_initializer_range",)),
     "smollm3": Spelling(tied=True, ignored=("no_rope_layer_interval",), defaults={"num_key_value_heads": 4}),
 }  # fmt: skip
 
@@ -162,8 +174,8 @@ SPELLINGS: Mapping[str, Spelling] = {
 #: class of transformers, or a layer of vLLM that reads no such field
 _AS_MANY_KV_HEADS = (
     "apertus", "arcee", "baichuan", "cohere", "cohere2", "deepseek", "granite", "granitemoe", "granitemoehybrid",
-    "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm2", "llama", "minicpm", "minicpm3", "nemotron",
-    "olmo", "olmo2", "olmo3", "olmoe", "phi3",
+    "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "internlm2", "jais2", "llama", "minicpm",
+    "minicpm3", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3",
 )  # fmt: skip
 
 
@@ -178,10 +190,11 @@ def tied_by_default(model_type: str) -> bool:
     return model_type in SPELLINGS and SPELLINGS[model_type].tied
 
 
-def usual_fields(fields: ConfigFields, model_type: str) -> tuple[ConfigFields, list[str]]:
+def usual_fields(fields: ConfigFields, model_type: str, *, nested: bool = False) -> tuple[ConfigFields, list[str]]:
     """Return the fields in the usual spelling, and remarks on defaults.
 
-    An absent field takes the library's value, unless a field of the file may be its misspelling.
+    An absent field takes the library's value, unless a field of the file may be its misspelling. `nested`: the fields
+    are those of a language model inside a multimodal config, which leaves out the library's values.
 
     Examples
     --------
@@ -196,15 +209,18 @@ def usual_fields(fields: ConfigFields, model_type: str) -> tuple[ConfigFields, l
     for own, usual in spelling.renamed.items():
         if content.get(own) is not None and content.get(usual) is None:
             content[usual] = content.pop(own)
-    defaults = dict(spelling.defaults)
-    if model_type in _AS_MANY_KV_HEADS and "num_attention_heads" in content:
-        defaults["num_key_value_heads"] = content["num_attention_heads"]
+    defaults = {**(nested_defaults(model_type) if nested else {}), **spelling.defaults}
+    heads = content.get("num_attention_heads", defaults.get("num_attention_heads"))
+    if model_type in _AS_MANY_KV_HEADS and heads is not None:
+        defaults["num_key_value_heads"] = heads
     result = ConfigFields(content, fields.file, fields.prefix)
     result.ignored = spelling.ignored
     notes = []
     for name, value in defaults.items():
-        unknown = [key for key in content if not is_harmless(key) and key != name]
-        if content.get(name) is None and not nearest(name, unknown, 1, alike=0.85):
+        unknown = [key for key in content if not is_harmless(key) and key not in (name, *defaults)]
+        # a field that is null is none of the library's values: a window that is null is no window
+        absent = name not in content if nested and name not in spelling.defaults else content.get(name) is None
+        if absent and not nearest(name, unknown, 1, alike=0.85):
             content[name] = value
             notes.append(f"the config states no {name}: {value} as the library takes it")
     return result, notes

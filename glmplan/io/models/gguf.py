@@ -309,6 +309,10 @@ _REFUSED: Mapping[str, str] = {
 }  # fmt: skip
 
 
+#: end of a refusal of a model that the catalogue does not have
+_INSTEAD = "; give the model's name, or its config.json with --size"
+
+
 def read_gguf_model(path: str | Path) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:
     """Return the model of a GGUF file, a checkpoint and the tensors.
 
@@ -324,7 +328,8 @@ def read_gguf_model(path: str | Path) -> tuple[ModelSpec, tuple[StoredTensor, ..
     model_type = _ARCHITECTURES.get(architecture)
     if model_type is None:
         raise UnknownArchitecture(
-            f"is not an architecture that glmplan can compute from a GGUF file{_in_catalogue(metadata, path)}",
+            "is not an architecture that glmplan can compute from a GGUF file"
+            + (_in_catalogue(metadata, path) or _INSTEAD),
             file=path, field="general.architecture", value=architecture, choices=_ARCHITECTURES,
         )  # fmt: skip
     stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
@@ -339,7 +344,7 @@ def read_gguf_model(path: str | Path) -> tuple[ModelSpec, tuple[StoredTensor, ..
     if abs(held - computed) > 0.01 * computed:
         raise UnknownArchitecture(
             f"holds {held:,} weights, but the shapes in its metadata make {computed:,}"
-            + (_in_catalogue(metadata, path) or "; give the model's name, or its config.json with --size"),
+            + (_in_catalogue(metadata, path) or _INSTEAD),
             file=path, value=architecture,
         )  # fmt: skip
     # per-layer embeddings are looked up, not multiplied: they stand apart, with their exact bytes

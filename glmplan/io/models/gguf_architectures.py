@@ -215,6 +215,25 @@ def _mimo2(blocks: GgufBlocks, config: dict[str, Any]) -> None:
     config.pop("num_nextn_predict_layers", None)
 
 
+def _step35(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    pattern, heads, kv = (blocks.key(name, []) for name in ("attention.sliding_window_pattern", "attention.head_count",
+                                                            "attention.head_count_kv"))  # fmt: skip
+    full, sliding = (next((layer for layer, item in enumerate(pattern) if bool(item) == kind), 0)
+                     for kind in (False, True))  # fmt: skip
+    config |= {
+        # draft blocks have an entry too
+        "layer_types": ["sliding_attention" if item else "full_attention" for item in pattern],
+        "num_attention_heads": heads[full], "num_key_value_heads": kv[full],
+        "attention_other_setting": {"num_attention_heads": heads[sliding], "num_attention_groups": kv[sliding],
+                                    "head_dim": config["head_dim"]},
+        "use_head_wise_attn_gate": blocks.has("attn_gate.weight"),
+        "use_moe_router_bias": blocks.has("exp_probs_b.bias"),
+        "share_expert_dim": config.pop("shared_expert_intermediate_size", None),
+        "moe_layers_enum": [layer for layer in range(blocks.count) if blocks.has("ffn_gate_inp.weight", layer)],
+    }  # fmt: skip
+    config.pop("first_k_dense_replace", None)
+
+
 def _ernie_moe(blocks: GgufBlocks, config: dict[str, Any]) -> None:
     config |= {
         "moe_layer_start_index": config.pop("first_k_dense_replace", 0),
@@ -338,6 +357,7 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
     "nemotron_h_moe": GgufArchitecture("nemotron_h", keys=(*_SSM, "moe_latent_size"), adapt=_nemotron_h),
     "olmo2": GgufArchitecture("olmo2", keys=_PATTERN, adapt=_olmo),
     "olmoe": GgufArchitecture("olmoe"),
+    "phi2": GgufArchitecture("phi"),
     "phi3": GgufArchitecture("phi3"),
     "phimoe": GgufArchitecture("phimoe", renamed=_LOCAL, switches=_BIAS),
     "qwen2moe": GgufArchitecture("qwen2_moe", constants={"attention_bias": True}),
@@ -348,4 +368,6 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
     "qwen3vlmoe": GgufArchitecture("qwen3_vl_moe_text", keys=("n_deepstack_layers",)),
     "seed_oss": GgufArchitecture("seed_oss", switches=_OUT),
     "smollm3": GgufArchitecture("smollm3"),
+    "starcoder2": GgufArchitecture("starcoder2", switches=_BIAS),
+    "step35": GgufArchitecture("step3p5", keys=(*_PATTERN, "moe_every_n_layers"), adapt=_step35),
 }  # fmt: skip

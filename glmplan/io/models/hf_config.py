@@ -232,6 +232,10 @@ EMBEDS = "an embedding model writes no tokens, and glmplan plans models that gen
 REFUSED: Mapping[str, str] = {
     "phi3small": "block-sparse attention is not modelled",
     **dict.fromkeys(
+        ("phi4mm", "phi4_multimodal"),
+        "its adapters for images and speech are not modelled; phi-4-mini's config.json has its language model alone",
+    ),
+    **dict.fromkeys(
         ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "deberta-v2", "modernbert", "nomic_bert", "eurobert"),
         EMBEDS,
     ),
@@ -292,13 +296,9 @@ def model_from_config(
     from glmplan.io.models.quantization import checkpoint_from_config
 
     top = ConfigFields(config, file)
-    text = top
-    if isinstance(config.get("text_config"), Mapping):
-        text = top.part("text_config")
-    elif isinstance(config.get("llm_config"), Mapping):
-        text = top.part("llm_config")
+    text = _language_part(top)
     model_type = _model_type(top, text)
-    usual, defaults = usual_fields(text, model_type)
+    usual, defaults = usual_fields(text, model_type, nested=top is not text)
     top, text = (usual if top is text else top), usual
     try:
         anatomy = READERS[model_type](text)
@@ -309,7 +309,11 @@ def model_from_config(
     stack = spell_stack([layer for layer, _ in anatomy.layers])
     tied = text.flag("tie_word_embeddings", top.flag("tie_word_embeddings", tied_by_default(model_type)))
     extra, extra_note = vision_parameters(config)
-    remarks = [*defaults, *anatomy.notes, *([extra_note] if extra_note else [])]
+    if "thinker_config" in top.content:
+        remarks = ["the thinker alone is counted, without the talker and the tower of audio"]
+    else:
+        remarks = []
+    remarks += [*defaults, *anatomy.notes, *([extra_note] if extra_note else [])]
     try:
         spec = ModelSpec(
             name=name,
@@ -336,6 +340,22 @@ def model_from_config(
         raise SpecError(str(first["msg"]), file=file, field=".".join(map(str, first["loc"]))) from None
     checkpoint: Checkpoint = checkpoint_from_config(spec, config, quantization, file=file, source=source)
     return spec.model_copy(update={"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name})
+
+
+def _language_part(top: ConfigFields) -> ConfigFields:
+    """Return the fields of the language model, which may be nested.
+
+    Examples
+    --------
+    >>> _language_part(ConfigFields({"thinker_config": {"text_config": {"vocab_size": 8}}})).whole("vocab_size")
+    8
+    """
+    if isinstance(top.content.get("thinker_config"), Mapping):  # Qwen-Omni, whose talker is another model
+        return _language_part(top.part("thinker_config"))
+    for name in ("text_config", "llm_config", "language_config"):
+        if isinstance(top.content.get(name), Mapping):
+            return top.part(name)
+    return top
 
 
 def _not_understood(top: ConfigFields, text: ConfigFields, model_type: str) -> tuple[str, ...]:
@@ -381,7 +401,8 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
         raise UnknownArchitecture(f"is missing (architectures: {architecture})", file=top.file, field="model_type")
     shown = inner if inner is not None else outer
     raise UnknownArchitecture(
-        f"(architectures: {architecture}) is not an architecture that glmplan can compute",
+        f"(architectures: {architecture}) is not an architecture that glmplan can compute (a .toml with its layers is: "
+        "glmplan models show NAME --format toml prints one)",
         file=top.file, field=text.prefix + "model_type", value=shown, choices=READERS,
     )  # fmt: skip
 

@@ -82,12 +82,13 @@ def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> Expert
 
 
 def _deepseek(
-    family: str, *, own_embedding: bool, sparse_attention: bool = False
+    family: str, *, own_embedding: bool = False, sparse_attention: bool = False, routed: bool = True
 ) -> Callable[[ConfigFields], LayerStack]:
     def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
         dense = DenseFfn(inner=fields.whole("intermediate_size"))
-        experts = routed_experts(fields)
+        sparse_at = sparse_layers(fields, count) if routed else [False] * count
+        experts = routed_experts(fields) if routed else None
         indexers: list[Indexer | None] = [None] * count
         if sparse_attention:
             full = Indexer(
@@ -106,10 +107,10 @@ def _deepseek(
                 fields.listing("layer_types", count, ("deepseek_sparse_attention",))
             indexers = [shared if kind == "shared" else full for kind in kinds]
         layers = []
-        for sparse, indexer in zip(sparse_layers(fields, count), indexers, strict=True):
+        for sparse, indexer in zip(sparse_at, indexers, strict=True):
             name = "sparse" if sparse else "dense"
             name += "_shared_index" if indexer is not None and indexer.reads_from_previous else ""
-            kind = LayerKind(mixer=latent_attention(fields, indexer), ffn=(experts if sparse else dense,))
+            kind = LayerKind(mixer=latent_attention(fields, indexer), ffn=(experts if sparse and experts else dense,))
             layers.append((name, kind))
         mtp = None
         result = fields.optional("num_nextn_predict_layers")
@@ -159,6 +160,9 @@ LATENT_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "deepseek_v3": _deepseek("deepseek", own_embedding=True),
     "deepseek_v32": _deepseek("deepseek", own_embedding=True, sparse_attention=True),
     "kimi_k2": _deepseek("kimi", own_embedding=True),
+    "mistral4": _deepseek("mistral"),
+    "sarvam_mla": _deepseek("sarvam"),
+    "youtu": _deepseek("youtu", routed=False),
     "glm4_moe_lite": _deepseek("glm", own_embedding=False),
     "glm_moe_dsa": _deepseek("glm", own_embedding=False, sparse_attention=True),
     "kimi_linear": _kimi_linear,

@@ -84,6 +84,7 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     "chatglm": PlainFamily("glm"),
     "cohere": PlainFamily("command", norms=1, qk_norm="use_qk_norm", wide_norm=True, out_bias=_BIAS),
     "cohere2": PlainFamily("command", norms=1, out_bias=_BIAS, window_period=4, full_unrotated=True),
+    "cwm": PlainFamily("cwm", window_period=4),
     "dbrx": PlainFamily("dbrx", routed=Routed("moe_num_experts", topk="moe_top_k", inner="intermediate_size")),
     "deepseek": PlainFamily("deepseek", out_bias=_BIAS, routed=Routed("n_routed_experts", shared="n_shared_experts")),
     "dots1": PlainFamily(
@@ -107,7 +108,9 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     "gemma2": PlainFamily("gemma", norms=4, window_period=2),
     "glm": PlainFamily("glm"),
     "glm4": PlainFamily("glm", norms=4),
+    "glm4v_text": PlainFamily("glm", norms=4),
     "granite": PlainFamily("granite", out_bias=_BIAS),
+    "granite_swa": PlainFamily("granite", out_bias=_BIAS, window_period=4),
     "granitemoe": PlainFamily("granite", out_bias=_BIAS, routed=Routed(inner="intermediate_size", batch_loss=True)),
     "granitemoeshared": PlainFamily(
         "granite",
@@ -116,6 +119,8 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     ),
     # RMS norms before and after each block: `Grok1DecoderLayer` of vLLM
     "grok-1": PlainFamily("grok", norms=4, routed=Routed("num_experts", inner="intermediate_size")),
+    # two more norms with `use_post_norm`
+    "hyperclovax": PlainFamily("hyperclovax", norms=4, out_bias=_BIAS),
     "hunyuan_v1_dense": PlainFamily("hunyuan", qk_norm=True, out_bias=_BIAS),
     "hunyuan_v1_moe": PlainFamily(
         "hunyuan",
@@ -125,7 +130,11 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     ),
     "internlm2": PlainFamily("internlm", out_bias=_BIAS),
     "internlm3": PlainFamily("internlm", out_bias="mlp_bias"),
+    "iquestcoder": PlainFamily("iquest", out_bias=_BIAS),
+    # norms with a bias
+    "jais2": PlainFamily("jais", out_bias=_BIAS, gated=False),
     "minicpm": PlainFamily("minicpm", out_bias=_BIAS),
+    "ministral": PlainFamily("mistral", window_period=1),
     # norms with a bias
     "nemotron": PlainFamily("nemotron", norms=4, out_bias=_BIAS, gated=False),
     # norms without weights
@@ -139,7 +148,12 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
         out_bias=_BIAS,
         routed=Routed("num_experts", inner="intermediate_size", batch_loss=True),
     ),
+    # attention and block share one norm; norms and the head have a bias
+    "phi": PlainFamily(
+        "phi", norms=1, qk_norm="qk_layernorm", qkv_bias=True, out_bias=True, gated=False, mlp_bias=True
+    ),
     "phi3": PlainFamily("phi", window_period=1),
+    "phi3_v": PlainFamily("phi", window_period=1),
     # norms with a bias
     "phimoe": PlainFamily(
         "phi", norms=4, out_bias=_BIAS, window_period=1, routed=Routed(inner="intermediate_size", batch_loss=True)
@@ -148,6 +162,10 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
         "qwen",
         routed=Routed("num_experts", shared_inner="shared_expert_intermediate_size", shared_gate=True, batch_loss=True),
     ),
+    "solar_open": PlainFamily("solar", routed=Routed("n_routed_experts", shared="n_shared_experts", router_bias=True)),
+    # norms with a bias
+    "starcoder2": PlainFamily("starcoder", out_bias=_BIAS, gated=False, mlp_bias=_BIAS, window_period=1),
+    "vaultgemma": PlainFamily("gemma", window_period=2),
     "seed_oss": PlainFamily("seed", out_bias="attention_out_bias"),
     "smollm3": PlainFamily("smollm", out_bias=_BIAS),
 }

@@ -1,8 +1,9 @@
 """Read a quantisation config: the format of every module.
 
 The rules are those of the tool that wrote it. Sources are `quantization_config` of `config.json` (fp8, modelopt,
-compressed-tensors, mxfp4, awq, gptq) and modelopt's `hf_quant_config.json`. Patterns match full module names, as in
-modelopt: ``model.layers.1.*`` is layer 1, ``model.layers.1*`` is layer 1 and 10 to 19.
+compressed-tensors, mxfp4, awq, gptq, and those of `quantization_methods`) and modelopt's `hf_quant_config.json`.
+Patterns match full module names, as in modelopt: ``model.layers.1.*`` is layer 1, ``model.layers.1*`` is layer 1 and
+10 to 19.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from glmplan.catalog.schema.model import Checkpoint, FormatException, ModelSpec
 from glmplan.costs.blocks.stack import layer_tensors, mtp_tensors
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.errors import SpecError
+from glmplan.io.models.quantization_methods import METHODS, stated_formats
 
 __all__ = [
     "QuantisationRules",
@@ -93,6 +95,9 @@ class QuantisationRules:
     #: format of the routed experts of single layers, by ``layers.N``
     expert_layers: dict[str, str] = field(default_factory=dict)
     fp8_scales: Literal["matrix", "row"] | None = None  # owner of a scale in FP8 without blocks; None: not stated
+    own: Mapping[str, str] = field(default_factory=dict)  # patterns of modules with a format of their own
+    whole: bool = False  # True: embedding, head and router are quantised too
+    name: str | None = None  # of the checkpoint; None: that of its format
     _by_layer: dict[str, list[str]] = field(default_factory=dict)
     _general: list[str] = field(default_factory=list)
 
@@ -126,7 +131,10 @@ class QuantisationRules:
                 if result is not None:
                     return result
             return "bf16"
-        if kept:
+        for pattern, form in self.own.items():
+            if pattern_matches(name, pattern):
+                return form
+        if kept and not self.whole:
             return "bf16"
         for targets, form in self.groups:
             if any(target == "Linear" or pattern_matches(name, target) for target in targets):
@@ -169,11 +177,15 @@ def read_rules(
         text.get("quantization_config") if isinstance(text, Mapping) else None
     )
     content: Any = stated or (hf_quant or {}).get("quantization") or hf_quant
+    # MLX-LM writes its settings twice
+    content = content or config.get("quantization")
     if not content:
         return None
     if not isinstance(content, Mapping):
         raise SpecError("is not an object", file=file, field="quantization_config")
-    method = str(content.get("quant_method") or ("modelopt" if content.get("quant_algo") else "")).lower()
+    if isinstance(content.get("quantization"), Mapping):  # ModelOpt's own file inside the config
+        content = content["quantization"]
+    method = _method(content)
     excluded = _strings(content, ("modules_to_not_convert", "exclude_modules", "ignore", "ignored_layers"), file)
     kv = _kv(content)
     experts = content.get("expert_dtype") or config.get("expert_dtype")
@@ -190,14 +202,56 @@ def read_rules(
             content.get("bits", content.get("w_bit", 4)),
             content.get("group_size", content.get("q_group_size", 128)),
         )
-        return QuantisationRules(_integer(bits, group, False, method, file), excluded, kv=kv)
+        base = _integer(bits, group, False, method, file)
+        own, skipped = _of_modules(content, bits, group, base, method, file)
+        return QuantisationRules(base, [*excluded, *skipped], kv=kv, own=own)
+    stated = stated_formats(method, content, file)
+    if stated is not None:
+        return QuantisationRules(
+            stated.base, [*excluded, *stated.skipped], kv=kv, experts=stated.experts, fp8_scales=stated.fp8_scales,
+            own=stated.own, whole=stated.whole, name=stated.name,
+        )  # fmt: skip
     raise SpecError(
-        "is not a quantisation method that glmplan knows",
+        "is not a quantisation method that glmplan knows (without quantization_config in the file, --weights takes its "
+        "bits, such as bpw:3.5)",
         file=file,
         field="quantization_config.quant_method",
         value=method or "not stated",
-        choices=["fp8", "modelopt", "compressed-tensors", "mxfp4", "awq", "gptq"],
+        choices=["fp8", "modelopt", "compressed-tensors", "mxfp4", "awq", "gptq", "auto-round", *METHODS],
     )
+
+
+def _of_modules(
+    content: Mapping[str, Any], bits: Any, group: Any, base: str, method: str, file: str | Path | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return modules with bits of their own, and those in BF16.
+
+    GPTQModel writes them to `dynamic` by regular expressions, AutoRound to `extra_config` by names.
+    """
+    own = {"lm_head": base} if content.get("lm_head") is True else {}
+    skipped = []
+    named = {f"re:{name[2:] if name[:2] in ('+:', '-:') else name}": (part, name.startswith("-:"))
+             for name, part in (content.get("dynamic") or {}).items()}  # fmt: skip
+    named |= {str(name): (part, False) for name, part in (content.get("extra_config") or {}).items()}
+    for pattern, (part, apart) in named.items():
+        own_bits = part.get("bits", bits) if isinstance(part, Mapping) else bits
+        if apart or (isinstance(own_bits, int) and own_bits >= 16):
+            skipped.append(pattern)
+        else:
+            own[pattern] = _integer(own_bits, part.get("group_size", group), False, method, file)
+    return own, skipped
+
+
+def _method(content: Mapping[str, Any]) -> str:
+    """Return the name of a method; some tools write none."""
+    method = str(content.get("quant_method") or "").lower().removeprefix("intel/")
+    if method:
+        return method
+    if content.get("quant_algo"):
+        return "modelopt"
+    if content.get("load_in_4bit") or content.get("load_in_8bit"):
+        return "bitsandbytes"
+    return "mlx" if "bits" in content and "group_size" in content else ""
 
 
 def _strings(content: Mapping[str, Any], names: Sequence[str], file: str | Path | None) -> list[str]:
@@ -425,7 +479,7 @@ def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source:
     exceptions = _exceptions(table, tensors, usual)
     short = {"fp8-block": "fp8", "fp8-block32": "fp8", "int4-g32": "int4", "int4-g64": "int4", "int4-g128": "int4"}
     return Checkpoint(
-        name=short.get(default, default),
+        name=rules.name or short.get(default, default),
         default=default,
         formats=formats,
         exceptions=exceptions,

@@ -9,6 +9,7 @@ from glmplan.costs.blocks.stack import segments, uniform_checkpoint
 from glmplan.errors import SpecError
 from glmplan.io.models.drafters import with_drafter
 from glmplan.planner.ask import fit_answer
+from glmplan.planner.question import read_words
 from glmplan.request.plan import PlanRequest
 
 QWEN = load_model("qwen3-32b")
@@ -57,6 +58,22 @@ def test_an_eagle_head_reads_out_its_own_vocabulary(tmp_path):
     assert drafter_values(folder(tmp_path, EAGLE)) == pytest.approx(expected, rel=1e-3)
 
 
+def test_heads_of_the_speculators_library_are_those_of_plain_configs(tmp_path):
+    """RedHatAI/Qwen3-32B-speculator.eagle3 nests the layers; so do its DFlash heads."""
+    layers = {name: value for name, value in EAGLE.items() if name not in ("architectures", "draft_vocab_size")}
+    nested = {"speculators_model_type": "eagle3", "draft_vocab_size": 32000, "transformer_layer_config": layers}
+    assert drafter_values(folder(tmp_path, nested)) == drafter_values(folder(tmp_path, EAGLE))
+    block = {"speculators_model_type": "dflash", "block_size": 16, "aux_hidden_state_layer_ids": [1, 16, 31, 46, 61]}
+    inner = {name: value for name, value in DFLASH.items() if name not in ("dflash_config", "block_size")}
+    found = with_drafter(QWEN, folder(tmp_path, block | {"transformer_layer_config": inner}), [])
+    assert (found.draft_head.method, found.draft_block, found.draft_head.joined) == ("dflash", 15, 5)
+
+
+def test_names_of_engines_are_those_of_drafters():
+    asked = read_words(PlanRequest("glm-5.1-nvfp4", "8xb200-sxm", mtp="1", drafter="NEXTN"))
+    assert asked.request.drafter == "mtp"
+
+
 def test_lookups_hold_nothing_and_need_an_acceptance():
     assert drafter_values("ngram") == 0.0
     with pytest.raises(SpecError, match="needs --acceptance"):
@@ -69,7 +86,8 @@ def test_lookups_hold_nothing_and_need_an_acceptance():
         ("llama-3.2-3b", "a draft model needs the same"),
         ("eagle3", "is no part of qwen3-32b"),
         ("mtp", "is no part of qwen3-32b"),
-        ("medusa", "is neither mtp, ngram, suffix"),
+        ("medusa", "is not planned; --drafter takes"),
+        ("a-drafter", "is neither mtp, ngram, suffix"),
         ("qwen3.5-0.8b", "vocabulary"),
     ],
 )

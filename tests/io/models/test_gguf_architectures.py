@@ -144,6 +144,20 @@ SAME = {
         keys(expert_shared_count=1, expert_shared_feed_forward_length=32, leading_dense_block_count=1,
              attention__sliding_window=64, **_MOE_KEYS) | {"attention.sliding_window_pattern": _SWITCHES},
         ["output.weight"]),
+    "starcoder2": (small("starcoder2", use_bias=True, **_UNTIED), keys(), ["output.weight", "blk.0.attn_q.bias"]),
+    "phi2": (small("phi", **_UNTIED), keys(), ["output.weight"]),
+    # llama.cpp's Step35Model: heads of windowed layers, and dense blocks before the others
+    "step35": (
+        small("step3p5", kv=2, head_dim=16, num_experts=4, share_expert_dim=32, moe_layers_enum="1,2,3",
+              attention_other_setting={"num_attention_heads": 12, "num_attention_groups": 4, "head_dim": 16},
+              layer_types=_TYPES, sliding_window=64, use_head_wise_attn_gate=True, use_moe_router_bias=True, **_MOE,
+              **_UNTIED),
+        keys(attention__key_length=16, attention__value_length=16, attention__sliding_window=64, **_MOE_KEYS,
+             expert_shared_feed_forward_length=32, leading_dense_block_count=1, moe_every_n_layers=1)
+        | {"attention.head_count": [12, 12, 8, 12], "attention.head_count_kv": [4, 4, 2, 4],
+           "attention.sliding_window_pattern": _SWITCHES},
+        ["output.weight", "blk.0.attn_gate.weight", "blk.1.exp_probs_b.bias",
+         *(f"blk.{layer}.ffn_gate_inp.weight" for layer in (1, 2, 3))]),
     "mimo2": (
         small("mimo_v2", kv=2, head_dim=16, v_head_dim=8, swa_head_dim=16, swa_v_head_dim=8, swa_num_attention_heads=8,
               swa_num_key_value_heads=4, sliding_window=64, hybrid_layer_pattern=[1, 1, 0, 1], n_routed_experts=4,

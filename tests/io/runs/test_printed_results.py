@@ -8,7 +8,7 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.io.runs.importers import import_text, table_csv
-from glmplan.io.runs.importers.printed_results import out_of_memory
+from glmplan.io.runs.importers.out_of_memory import out_of_memory
 from glmplan.io.runs.table import read_runs
 
 VLLM_THROUGHPUT = """INFO 09-12 10:11:12 [__init__.py:244] Automatically detected platform cuda.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,18 @@ from typing import Any
 from glmplan.catalog.files import read_log, understood
 from glmplan.catalog.tables import csv_lines
 from glmplan.errors import SpecError
-from glmplan.io.runs.columns import COLUMNS, ignored_columns, nearest_column
-from glmplan.io.runs.importers import client_reports, llama_bench, printed_results, serving_benchmarks, startup_logs
-from glmplan.io.runs.importers.record import Imported, Importer, Problem, Source, row_identifier
+from glmplan.io.runs.columns import COLUMNS, FIGURES, ignored_columns, nearest_column
+from glmplan.io.runs.importers import (
+    client_reports,
+    evalscope,
+    llama_bench,
+    local_programs,
+    printed_results,
+    serving_benchmarks,
+    startup_logs,
+)
+from glmplan.io.runs.importers.out_of_memory import out_of_memory
+from glmplan.io.runs.importers.record import Imported, Importer, Problem, Source, notes, row_identifier
 
 __all__ = ["KINDS", "Imported", "Problem", "Source", "import_file", "import_text", "table_csv"]
 
@@ -27,8 +37,11 @@ _IMPORTERS: tuple[Importer, ...] = (
     *llama_bench.IMPORTERS,
     *serving_benchmarks.IMPORTERS,
     *llama_bench.TABLE_IMPORTERS,
+    *evalscope.IMPORTERS,
     *printed_results.IMPORTERS,
+    *local_programs.IMPORTERS,
     *startup_logs.IMPORTERS,
+    *local_programs.TIMINGS,
     *printed_results.ENGINE_LINES,
 )
 
@@ -46,16 +59,37 @@ _CSV = (
 _BESIDE = {
     "AIPerf Server Metrics Export": "is AIPerf's record of the server's metrics: give profile_export_aiperf.csv",
     '"endpoints_configured"': "is AIPerf's record of the server's metrics: give profile_export_aiperf.json",
+    '"Percentiles"': "is EvalScope's table of percentiles without its load: give benchmark_summary.json beside it",
+    '"request_output_throughput_token_per_s"': "is LLMPerf's list of requests: give the file that ends in summary.json",
+    "time_to_first_token_ms:": "is GuideLLM's report in YAML: give its JSON or CSV",
+    '"per_combination_metrics"': "is AIPerf's summary of a sweep: give profile_export_aiperf.json of each of its runs",
+    "Timeslice,": "is AIPerf's record of time slices: give profile_export_aiperf.csv of the whole run",
     '"payloads"': "is AIPerf's list of prompts, not of results: give profile_export_aiperf.json",
 }
+#: columns of a start-up log that hold for what the engine logs later
+_SETTINGS = (
+    "checkpoint", "weights", "kv_cache", "accelerator_count", "tp", "pp", "dp", "ep", "dcp", "engine", "engine_version",
+    "attention_backend", "moe_backend", "speculative", "cuda_graphs",
+)  # fmt: skip
+#: facts about the file as a whole, which fill empty cells only
+_FILLED = ("campaign", "source")
+#: numbers this close are one [-]
+_NEAR = 1e-6
+#: metrics that need streamed answers
+_STREAMED = ("ttft_", "tpot_mean", "tpot_p", "itl_")
+#: TTFT as a share of the whole time from which an answer came at once [-]
+_WHOLE = 0.995
+#: answers up to this length may be done with the first tokens [token]
+_FEW_TOKENS = 8
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = None) -> Imported:
     """Return the runs of another tool's result in columns of `COLUMNS`.
 
-    `glmplan.io.runs.columns.COLUMNS` lists them. `facts`: columns that the file cannot know, such as `model` and
-    `accelerator`; they fill empty cells only.
+    `glmplan.io.runs.columns.COLUMNS` lists them. `facts`: columns that the caller knows, such as `model` and
+    `accelerator`; they precede values of the file, and a problem names each value that differs. `campaign` and `source`
+    fill empty cells only.
 
     Examples
     --------
@@ -80,7 +114,7 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
     kind = next((kind for kind in _IMPORTERS if kind.recognise(source)), None)
     if kind is None:
         beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None) or _table(source.text)
-        memory = printed_results.out_of_memory(source.text)
+        memory = out_of_memory(source.text)
         unknown = (
             f"is of no kind that glmplan reads; it reads: {', '.join(KINDS)}. Any result can be given to predict "
             f"--runs, reproduce --runs or calibrate --from as a CSV of this form (cells may be empty):\n{_CSV}"
@@ -88,16 +122,60 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
         why = beside or (f"is a message of missing memory: {memory}" if memory else unknown)
         raise SpecError(why, file=name or None)
     result = kind.read(source)
+    if result.logged is not None:
+        result = _with_throughput(source, result)
     if not result.rows and result.logged is None:
         shown = "; ".join(str(problem) for problem in result.problems[:5]) or "it holds no finished run"
         raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
-    rows = [_finish(row, facts) for row in result.rows]
-    memory = printed_results.out_of_memory(source.text) if result.logged is not None else ""
-    problems = [*result.problems, *([Problem(0, "memory", memory)] if memory else [])]
+    given = {key: value for key, value in facts.items() if value is not None}
+    stated = [_measured(row) for row in result.rows]
+    rows = [_finish(row, given) for row in stated]
+    memory = out_of_memory(source.text) if result.logged is not None else ""
+    problems = [problem for problem in result.problems if problem.field not in given]
+    problems += [Problem(0, "memory", memory)] if memory else []
+    for key, value in given.items():
+        others = {str(row[key]) for row in stated if row.get(key) not in (None, "") and not _same(row[key], value)}
+        if others and key not in _FILLED:
+            problems.append(Problem(0, key, f"the file says {', '.join(sorted(others))}; taken: {value}, as given"))
     for row in rows:
         for column in [key for key, value in row.items() if isinstance(value, float) and not isfinite(value)]:
             problems.append(Problem(0, column, f"expected a finite number, got {row.pop(column)}"))
     return Imported(kind.name, rows, problems, result.logged)
+
+
+def _with_throughput(source: Source, log: Imported) -> Imported:
+    """Return a start-up log with the throughput that its engine logged later.
+
+    The runs take the settings of the launch from the log. Timings of llama.cpp are left out: they do not tell how many
+    requests ran together.
+    """
+    kind = next((kind for kind in printed_results.ENGINE_LINES if kind.recognise(source)), None)
+    found = kind.read(source).rows if kind else []
+    settings = {name: value for name, value in log.logged.row().items() if name in _SETTINGS and value is not None}
+    rows = [
+        settings | {key: value for key, value in row.items() if value is not None} | {
+            "id": row_identifier(source.text, len(log.rows) + at)
+        }
+        for at, row in enumerate(found)
+    ]  # fmt: skip
+    return replace(log, rows=[*log.rows, *rows])
+
+
+def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without metrics that were not measured.
+
+    Clients write 0 or -1 for them. Without streaming, clients give the time of the whole answer as the TTFT.
+    """
+    kept = {
+        name: value
+        for name, value in row.items()
+        if not (name in FIGURES and isinstance(value, int | float) and value <= 0)
+    }
+    first, whole, answer = (kept.get(name) for name in ("ttft_mean_ms", "e2e_mean_ms", "output_tokens"))
+    if first and whole and answer and answer > _FEW_TOKENS and first > _WHOLE * whole:
+        kept = {name: value for name, value in kept.items() if not name.startswith(_STREAMED)}
+        kept["notes"] = notes(row.get("notes"), "answers were not streamed: TTFT is that of whole answers")
+    return kept
 
 
 def _table(text: str) -> str:
@@ -116,16 +194,23 @@ def import_file(path: str | Path, *, facts: Mapping[str, Any] | None = None) -> 
 
 
 def _finish(row: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Order the columns, fill in the given facts, round to six digits.
+    """Order the columns, take the given facts, round to six digits.
 
     These clocks can mean no more digits.
     """
-    given = {key: value for key, value in facts.items() if value is not None}
-    filled = {**given, **{key: value for key, value in row.items() if value is not None and value != ""}}
+    known = {key: value for key, value in row.items() if value is not None and value != ""}
+    filled = {**facts, **known, **{key: value for key, value in facts.items() if key not in _FILLED}}
     if "model" not in filled and "checkpoint" in filled:
         filled["model"] = str(filled["checkpoint"])
     filled.setdefault("id", row_identifier(str(sorted(map(str, row.items()))), 0))
     return {c: _rounded(filled[c]) for c in COLUMNS if c in filled}
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return abs(float(one) - float(other)) <= _NEAR * abs(float(other))
+    except (TypeError, ValueError):
+        return str(one).lower() == str(other).lower()
 
 
 def _rounded(value: Any) -> Any:

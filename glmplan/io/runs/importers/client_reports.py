@@ -1,4 +1,4 @@
-"""Import reports of AIPerf (genai-perf), GuideLLM and fmperf.
+"""Import reports of AIPerf (genai-perf), GuideLLM, genai-bench and fmperf.
 
 JSON and CSV summaries, per-request JSONL.
 """
@@ -37,6 +37,7 @@ __all__ = [
     "read_csv_aiperf",
     "read_csv_guidellm",
     "read_fmperf",
+    "read_genai_bench",
     "read_guidellm",
     "read_requests",
     "recognise_csv_guidellm",
@@ -52,21 +53,18 @@ _METRICS = {
     "itl": "inter_chunk_latency",
     "e2e": "request_latency",
 }
+#: lower-case label of a CSV → its name in the JSON, where it is not the label with underscores; GenAI-Perf and AIPerf
+#: write "Time To" and "Time to", the first releases of GenAI-Perf count tokens by their number
 _CSV_NAMES = {
-    "Request Latency": "request_latency",
-    "Time to First Token": "time_to_first_token",
-    "Inter Token Latency": "inter_token_latency",
-    "Inter Chunk Latency": "inter_chunk_latency",
-    "Input Sequence Length": "input_sequence_length",
-    "Output Sequence Length": "output_sequence_length",
-    "Effective Concurrency": "effective_concurrency",
-    "Output Token Throughput": "output_token_throughput",
-    "Total Token Throughput": "total_token_throughput",
-    "Request Throughput": "request_throughput",
-    "Request Count": "request_count",
-    "Benchmark Duration": "benchmark_duration",
-    "Completed Requests": "completed_request_count",
+    "num input token": "input_sequence_length",
+    "num output token": "output_sequence_length",
+    "completed requests": "completed_request_count",
 }
+_READ = {
+    *_METRICS.values(), "input_sequence_length", "output_sequence_length", "effective_concurrency",
+    "output_token_throughput", "total_token_throughput", "request_count", "benchmark_duration",
+    "completed_request_count", "error_request_count",
+}  # fmt: skip
 recognise_aiperf = by_keys("time_to_first_token", "input_config", without="request_start_ns")
 recognise_requests = by_keys("metadata", "metrics", "request_start_ns")
 recognise_csv_aiperf = by_text(r"^Metric,avg,min,max")
@@ -82,7 +80,22 @@ def read_aiperf(source: Source) -> Imported:
 
 def _rows_aiperf(fields: Fields) -> Iterator[dict[str, Any]]:
     config = fields.value.get("input_config")
-    yield _row(fields, users=_find(config, "concurrency"), rate=_find(config, "request_rate"), model=_model(config))
+    loads = _counted(config)
+    rate = _find(loads, "request_rate") or _find(loads, "rate")
+    yield _row(fields, users=_find(loads, "concurrency"), rate=rate, model=_model(config))
+
+
+def _counted(config: Any) -> Any:
+    """Return the load of a configuration without its warm-up phases."""
+    phases = config.get("phases") if isinstance(config, dict) else None
+    if not isinstance(phases, list):
+        return config
+    return [
+        phase
+        for phase in phases
+        if isinstance(phase, dict) and "warmup" not in (phase.get("kind"), phase.get("name"))
+        and phase.get("exclude_from_results") is not True
+    ]  # fmt: skip
 
 
 def _row(fields: Fields, *, users: float | None, rate: float | None, model: str | None) -> dict[str, Any]:
@@ -92,10 +105,11 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
     def avg(name: str) -> float | None:
         return fields.inside(name).number("avg")
 
-    count = fields.inside("request_count").require("avg")
-    if count < 1:
+    count = avg("request_count")  # GenAI-Perf to 0.0.8 writes none
+    if count is not None and count < 1:
         raise BadRecord(Problem(fields.line, "request_count.avg", "expected 1 or more, got 0"))
-    lost = max((avg("completed_request_count") or count) - count, 0)
+    done = count or 0
+    lost = max((avg("completed_request_count") or done) - done, avg("error_request_count") or 0)
     return {
         "measured_on": (fields.text("start_time") or "")[:10] or None,
         "checkpoint": model,
@@ -103,7 +117,7 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
         "concurrency": users,
         "request_rate_per_s": rate,
         "concurrency_effective": avg("effective_concurrency"),
-        "num_requests": count + lost,
+        "num_requests": None if count is None else count + lost,
         "input_tokens": avg("input_sequence_length"),
         "output_tokens": fields.inside("output_sequence_length").require("avg"),
         "output_tokens_per_s": avg("output_token_throughput"),
@@ -111,12 +125,19 @@ def _row(fields: Fields, *, users: float | None, rate: float | None, model: str 
         "wall_s": avg("benchmark_duration"),
         **metric_columns(_METRICS, ms, ("avg", "p50", "p99")),
         "notes": notes(
-            KIND_AIPERF,
+            _client(fields),
             f"{lost:.0f} failed" if lost else "",
             "the run was cancelled" if fields.value.get("was_cancelled") is True else "",
-            few_requests(count),
+            few_requests(count) if count is not None else "",
         ),
     }
+
+
+def _client(fields: Fields) -> str:
+    """Return the client's name: GenAI-Perf's config has its own names."""
+    config = fields.value.get("input_config")
+    own = isinstance(config, dict) and {"perf_analyzer", "formatted_model_name", "measurement_interval"} & set(config)
+    return "genai-perf" if own or fields.value.get("client") == "genai-perf" else KIND_AIPERF
 
 
 def _find(value: Any, key: str) -> float | None:
@@ -152,7 +173,9 @@ def read_csv_aiperf(source: Source) -> Imported:
     Such a file states no concurrency.
     """
     header: list[str] = []
-    value: dict[str, dict[str, Any]] = {}
+    # GenAI-Perf writes names in title case
+    client = "genai-perf" if "Time To First Token" in source.text else KIND_AIPERF
+    value: dict[str, Any] = {"client": client}
     problems: list[Problem] = []
     reader = csv.reader(io.StringIO(source.text))
     for cells in reader:
@@ -160,8 +183,9 @@ def read_csv_aiperf(source: Source) -> Imported:
             header = cells
         elif len(cells) > 1 and header:
             name, _, unit = cells[0].partition(" (")
-            key = _CSV_NAMES.get(name.strip())
-            if key is None:
+            label = name.strip().lower()
+            key = _CSV_NAMES.get(label, label.replace(" ", "_"))
+            if key not in _READ:
                 continue
             if len(cells) != len(header):
                 problems.append(Problem(reader.line_num, cells[0], f"expected {len(header)} cells, got {len(cells)}"))
@@ -455,7 +479,51 @@ def _csv_rows(fields: Fields) -> Iterator[dict[str, Any]]:
     }
 
 
+KIND_GENAI_BENCH = "genai-bench"
+#: metric of a column → its name in genai-bench, whose `tpot` leaves the first token out
+_GENAI_METRICS = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2e_latency"}
+
+
+def read_genai_bench(source: Source) -> Imported:
+    """Read a run of genai-bench; `_time_unit` names its unit [1]_.
+
+    References
+    ----------
+    .. [1] sgl-project/genai-bench, genai_bench/metrics/metrics.py at 252dca79.
+    """
+    return source.collect(_rows_genai_bench)
+
+
+def _rows_genai_bench(fields: Fields) -> Iterator[dict[str, Any]]:
+    found = fields.inside("aggregated_metrics")
+    scale = _TO_MS[fields.text("_time_unit") or "s"]
+    done, lost = found.require("num_completed_requests"), found.number("num_error_requests") or 0
+    if done < 1:
+        raise BadRecord(Problem(fields.line, "num_completed_requests", "expected 1 or more, got 0"))
+
+    def ms(name: str, what: str) -> float | None:
+        value = found.inside("stats", name).number(what)
+        return None if value is None else value * scale
+
+    yield {
+        "phase": "serving",
+        "concurrency": found.positive("num_concurrency") if not found.positive("request_rate") else None,
+        "request_rate_per_s": found.positive("request_rate"),
+        "num_requests": done + lost,
+        "input_tokens": found.inside("stats", "num_input_tokens").number("mean"),
+        "output_tokens": found.inside("stats", "num_output_tokens").number("mean"),
+        "output_tokens_per_s": found.require("mean_output_throughput_tokens_per_s"),
+        "total_tokens_per_s": found.number("mean_total_tokens_throughput_tokens_per_s"),
+        "wall_s": found.number("run_duration"),
+        **metric_columns(_GENAI_METRICS, ms, ("mean", "p50", "p99")),
+        "notes": notes(
+            KIND_GENAI_BENCH, found.text("scenario"), f"{lost:.0f} failed" if lost else "", few_requests(done)
+        ),
+    }
+
+
 IMPORTERS = (
+    Importer(KIND_GENAI_BENCH, by_keys("aggregated_metrics", "mean_output_throughput_tokens_per_s"), read_genai_bench),
     Importer(KIND_GUIDELLM, recognise_guidellm, read_guidellm),
     Importer(KIND_CSV, recognise_csv_guidellm, read_csv_guidellm),
     Importer(KIND_FMPERF, recognise_fmperf, read_fmperf),

@@ -1,9 +1,9 @@
 """Import what benchmark commands and clients print or save in short.
 
 `vllm bench throughput` and `latency` (vllm/benchmarks/*.py), SGLang's `bench_one_batch` and `bench_one_batch_server`,
-`trtllm-bench` (tensorrt_llm/bench/dataclasses/reporting.py), EvalScope perf (1.14.1, perf/utils/perf_constants.py),
-LLMPerf (token_benchmark_ray.py), `mlx_lm.benchmark` and `mlx_lm.generate` (0.32.2), `ollama run --verbose`, timings of
-llama-server (tools/server/server-context.cpp), and the throughput that vLLM and SGLang log while they serve.
+`trtllm-bench` (tensorrt_llm/bench/dataclasses/reporting.py), LLMPerf (token_benchmark_ray.py), LMDeploy's
+`profile_throughput.py` and its siblings (lmdeploy/profiler.py at 0c6b1883), and the throughput or the steps that
+vLLM, SGLang, LMDeploy and TensorRT-LLM log while they serve.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from glmplan.io.runs.columns import COLUMNS
 from glmplan.io.runs.importers.record import (
-    BadRecord,
+    Document,
     Fields,
     Imported,
     Importer,
@@ -23,22 +24,28 @@ from glmplan.io.runs.importers.record import (
     Source,
     by_keys,
     by_text,
+    csv_table,
     few_requests,
     milliseconds,
     notes,
     row_identifier,
 )
 
-__all__ = ["ENGINE_LINES", "IMPORTERS", "out_of_memory"]
+__all__ = ["ENGINE_LINES", "IMPORTERS", "NUMBER", "numbers"]
 
-_NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+#: number of a printed report
+NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 
 
-def _numbers(text: str, names: Mapping[str, str]) -> dict[str, float]:
+#: end of the note of a file without lengths
+_LENGTHS_UNKNOWN = "set input_tokens and output_tokens"
+
+
+def numbers(text: str, names: Mapping[str, str]) -> dict[str, float]:
     """Return the last number behind each label of a printed report."""
     result = {}
     for key, label in names.items():
-        found = re.findall(rf"^\W*{label}\s*:?\s+{_NUMBER}", text, re.MULTILINE)
+        found = re.findall(rf"^\W*{label}\s*:?\s+{NUMBER}", text, re.MULTILINE)
         if found:
             result[key] = float(found[-1].replace(",", ""))
     return result
@@ -52,7 +59,7 @@ def _one(source: Source, row: dict[str, Any] | None, missing: str) -> Imported:
 
 
 KIND_THROUGHPUT = "vllm bench throughput"
-_THROUGHPUT = rf"^Throughput: {_NUMBER} requests/s, {_NUMBER} total tokens/s(?:, {_NUMBER} output tokens/s)?"
+_THROUGHPUT = rf"^Throughput: {NUMBER} requests/s, {NUMBER} total tokens/s(?:, {NUMBER} output tokens/s)?"
 _ALL_AT_ONCE = "all requests are given at once"
 
 
@@ -60,7 +67,7 @@ def _throughput_text(source: Source) -> Imported:
     """Read the printed lines; the means of the lengths come from the totals."""
     found = re.findall(_THROUGHPUT, source.text, re.MULTILINE)[-1]
     rate, total, output = (float(item.replace(",", "")) if item else None for item in found)
-    sums = _numbers(source.text, {"prompt": "Total num prompt tokens", "output": "Total num output tokens"})
+    sums = numbers(source.text, {"prompt": "Total num prompt tokens", "output": "Total num output tokens"})
     wall = sums["output"] / output if output and "output" in sums else None
     count = round(rate * wall) if rate and wall else None
     lengths = {f"{ours}_tokens": sums[name] / count for ours, name in (("input", "prompt"), ("output", "output"))
@@ -78,7 +85,7 @@ def _throughput_json(fields: Fields) -> Iterator[dict[str, Any]]:
     yield {
         "engine": "vllm", "phase": "serving", "num_requests": count, "concurrency": count,
         "total_tokens_per_s": fields.require("tokens_per_second"), "wall_s": fields.require("elapsed_time"),
-        "notes": notes(KIND_THROUGHPUT, _ALL_AT_ONCE, "the file states no lengths: set input_tokens and output_tokens"),
+        "notes": notes(KIND_THROUGHPUT, _ALL_AT_ONCE, "the file states no lengths: " + _LENGTHS_UNKNOWN),
     }  # fmt: skip
 
 
@@ -95,7 +102,7 @@ def _latency_json(fields: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _latency_text(source: Source) -> Imported:
-    found = _numbers(source.text, {"mean": "Avg latency", "p99": "99% percentile latency"})
+    found = numbers(source.text, {"mean": "Avg latency", "p99": "99% percentile latency"})
     row = {
         "engine": "vllm", "phase": "serving", "e2e_mean_ms": milliseconds(found.get("mean")),
         "e2e_p99_ms": milliseconds(found.get("p99")), "notes": notes(KIND_LATENCY, _LATENCY_NOTE),
@@ -136,6 +143,46 @@ def _one_batch(fields: Fields) -> Iterator[dict[str, Any]]:
         yield about | {"phase": "prefill", "prefill_tokens_per_s": users * prompt / first, "ttft_mean_ms": first * 1e3}
 
 
+_SERVER_BATCH = {
+    "batch_size": "batch size", "input_len": "input_len", "output_len": "output_len", "latency": "latency",
+    "output_throughput": "output throughput", "last_ttft": "last_ttft", "acc_length": "acc_length",
+    "cache_hit_rate": "cache hit rate",
+}  # fmt: skip
+
+
+def _server_batches(source: Source) -> Imported:
+    """Read each batch that `bench_one_batch_server` prints."""
+    parts = re.split(r"^(?=batch size: \d+\s*$)", source.text, flags=re.MULTILINE)[1:]
+    return source.gather([Document(numbers(part, _SERVER_BATCH), 0) for part in parts], _one_batch)
+
+
+_PREFILL = rf"^Prefill\. latency:\s+{NUMBER} s, throughput:\s+{NUMBER} token/s"
+_MEDIAN = rf"^Decode\.\s+median latency:\s+{NUMBER} s, median throughput:\s+{NUMBER} token/s"
+_TOTAL = rf"^Total\. latency:\s+{NUMBER} s, throughput:\s+{NUMBER} token/s"
+
+
+def _engine_batches(source: Source) -> Imported:
+    """Read each batch that `bench_one_batch` prints.
+
+    Sizes follow from times and rates. The first round of a run warms up.
+    """
+    rounds = list(
+        zip(*(re.findall(one, source.text, re.MULTILINE) for one in (_PREFILL, _MEDIAN, _TOTAL)), strict=False)
+    )
+    records: list[Document | Problem] = []
+    for prefill, decode, total in rounds[1:] if re.search(r"^Warmup", source.text, re.MULTILINE) else rounds:
+        (first, prompts), (step, rate), (whole, tokens) = (
+            [float(item.replace(",", "")) for item in pair] for pair in (prefill, decode, total)
+        )
+        users = max(round(step * rate), 1)
+        length = round(first * prompts / users)
+        records.append(Document({
+            "batch_size": users, "input_len": length, "output_len": max(round(whole * tokens / users) - length, 1),
+            "prefill_latency": first, "median_decode_latency": step, "total_latency": whole,
+        }, 0))  # fmt: skip
+    return source.gather(records, _one_batch)
+
+
 KIND_TRTLLM = "trtllm-bench"
 _TRTLLM = {
     "num_requests": "Number of requests", "concurrency": "Number of concurrent requests",
@@ -152,8 +199,37 @@ def _word(text: str, label: str) -> str | None:
     return found[1] if found and found[1] not in ("None", "N/A") else None
 
 
+_TRTLLM_CUTS = {
+    f"{ours}_{what}_ms": rf"\[{theirs}\] {label}"
+    for ours, theirs in {"ttft": "TTFT", "tpot": "TPOT"}.items() for what, label in {"p50": "P50", "p99": "P99"}.items()
+} | {"e2e_p99_ms": r"\[Latency\] P99", "acceptance_length": r"\[AL\] AVERAGE"}  # fmt: skip
+
+
+def _trtllm_json(fields: Fields) -> Iterator[dict[str, Any]]:
+    """Return the run of a file of `--report_json`."""
+    engine, world, load = fields.inside("engine"), fields.inside("world_info"), fields.inside("request_info")
+    speed, streamed = fields.inside("performance"), fields.inside("streaming_metrics")
+    count, wall = load.number("num_requests"), speed.number("total_latency_ms")
+    yield {
+        "engine": "trtllm", "engine_version": engine.text("version"), "phase": "serving",
+        "checkpoint": engine.text("model"), "weights": engine.text("quantization"),
+        "kv_cache": engine.text("kv_cache_dtype"), "tp": world.number("tp_size"), "pp": world.number("pp_size"),
+        "ep": world.number("ep_size"), "num_requests": count, "concurrency": load.number("avg_num_concurrent_requests"),
+        "input_tokens": load.number("avg_input_length"), "output_tokens": load.number("avg_output_length"),
+        "output_tokens_per_s": speed.require("system_output_throughput_tok_s"),
+        "total_tokens_per_s": speed.number("system_total_throughput_tok_s"), "wall_s": wall / 1e3 if wall else None,
+        "e2e_mean_ms": speed.number("avg_request_latency_ms"), "ttft_mean_ms": streamed.number("avg_ttft_ms"),
+        "e2e_p99_ms": speed.inside("request_latency_percentiles_ms").number("p99"),
+        "tpot_mean_ms": streamed.number("avg_tpot_ms"),
+        **{f"{name}_{what}_ms": streamed.inside(f"{name}_percentiles").number(what)
+           for name in ("ttft", "tpot") for what in ("p50", "p99")},
+        "acceptance_length": fields.inside("decoding_stats", "acceptance_length_percentiles").positive("average"),
+        "notes": notes(KIND_TRTLLM, few_requests(count or 1e9)),
+    }  # fmt: skip
+
+
 def _trtllm(source: Source) -> Imported:
-    found = _numbers(source.text, _TRTLLM)
+    found = numbers(source.text, _TRTLLM | _TRTLLM_CUTS)
     wall = found.pop("wall", None)
     if "output_tokens_per_s" not in found:
         return _one(source, None, "Total Output Throughput (tokens/sec)")
@@ -166,36 +242,56 @@ def _trtllm(source: Source) -> Imported:
     return _one(source, row, "")
 
 
-KIND_EVALSCOPE = "evalscope perf"
-#: column → names in a summary, of releases to 1.3 and from then on; seconds where the name says so
-_EVALSCOPE = {
-    "concurrency": ("Concurrency", "Number of concurrency"),
-    "num_requests": ("Total Requests", "Total requests"),
-    "input_tokens": ("Avg Input Tokens", "Average input tokens per request"),
-    "output_tokens": ("Avg Output Tokens", "Average output tokens per request"),
-    "output_tokens_per_s": ("Output Throughput (tok/s)", "Output token throughput (tok/s)"),
-    "total_tokens_per_s": ("Total Throughput (tok/s)", "Total token throughput (tok/s)"),
-    "wall_s": ("Test Duration (s)", "Time taken for tests (s)"),
-    "ttft_mean_ms": ("Avg TTFT (ms)", "Average time to first token (s)"),
-    "tpot_mean_ms": ("Avg TPOT (ms)", "Average time per output token (s)"),
-    "itl_mean_ms": ("Avg ITL (ms)", "Average inter-token latency (s)"),
-    "e2e_mean_ms": ("Avg Latency (s)", "Average latency (s)"),
-}
+KIND_LMDEPLOY = "lmdeploy profile"
+_LMDEPLOY = {
+    "wall_s": "Benchmark duration", "count": "Total requests", "done": "Successful requests",
+    "concurrency": "(?i:concurrency)", "input": "Total input tokens", "output": "Total generated tokens",
+    "output_tokens_per_s": r"Output throughput \(tok/s\)",
+}  # fmt: skip
+#: metric of a column → row of the table, whose times are in seconds
+_LMDEPLOY_ROWS = {
+    "e2e": "End-to-end Latency", "ttft": r"Time to First Token \(TTFT\)", "tpot": r"Time per Output Token \(TPOT\)",
+    "itl": r"Inter-token Latency \(ITL\)",
+}  # fmt: skip
 
 
-def _evalscope(fields: Fields) -> Iterator[dict[str, Any]]:
-    row: dict[str, Any] = {}
-    for column, names in _EVALSCOPE.items():
-        for name in names:
-            value = fields.number(name)
-            if value is not None:
-                row[column] = value * (1e3 if column.endswith("_ms") and name.endswith("(s)") else 1.0)
-                break
-    if "output_tokens_per_s" not in row:
-        raise BadRecord(Problem(fields.line, _EVALSCOPE["output_tokens_per_s"][0], "expected a number, it is missing"))
-    lost = fields.number("Failed Requests") or fields.number("Failed requests") or 0
-    row["request_rate_per_s"] = fields.rate("Request Rate (req/s)")
-    yield {"phase": "serving", **row, "notes": notes(KIND_EVALSCOPE, f"{lost:.0f} failed" if lost else "")}
+def _lmdeploy(source: Source) -> Imported:
+    found = numbers(source.text, _LMDEPLOY)
+    done, sums = found.pop("done", 0.0), {name: found.pop(name, 0.0) for name in ("input", "output")}
+    if done < 1:
+        return _one(source, None, "Successful requests")
+    count = found.pop("count", done)
+    heads = re.search(r"^\s+mean((?:\s+P\d+)+)\s*$", source.text, re.MULTILINE)
+    names = ["mean", *(head.lower() for head in heads[1].split())] if heads else ["mean"]
+    times: dict[str, float] = {}
+    for metric, label in _LMDEPLOY_ROWS.items():
+        line = re.search(rf"^{label}((?:\s+[\d.]+)+)\s*$", source.text, re.MULTILINE)
+        for name, value in zip(names, line[1].split() if line else (), strict=False):
+            if f"{metric}_{name}_ms" in COLUMNS:
+                times[f"{metric}_{name}_ms"] = float(value) * 1e3
+    lost = count - done
+    row = {
+        "engine": "lmdeploy", "phase": "serving", **found, "num_requests": count, "input_tokens": sums["input"] / done,
+        "output_tokens": sums["output"] / done, **times,
+        "notes": notes(KIND_LMDEPLOY, f"{lost:.0f} failed" if lost > 0 else "", few_requests(done)),
+    }  # fmt: skip
+    return _one(source, row, "")
+
+
+def _lmdeploy_csv(source: Source) -> Imported:
+    def read(fields: Fields) -> Iterator[dict[str, Any]]:
+        yield {
+            "engine": "lmdeploy", "phase": "serving",
+            "concurrency": fields.number("batch", "concurrency", "Concurrency"),
+            "num_requests": fields.number("num_promts", "num_prompts", "num_requests"),
+            "output_tokens_per_s": fields.require("throughput(out tok/s)"),
+            "total_tokens_per_s": fields.number("throughput(total tok/s)"),
+            "ttft_mean_ms": milliseconds(fields.number("FTL(ave)(s)")),
+            "itl_p50_ms": milliseconds(fields.number("50%(s)")), "itl_p99_ms": milliseconds(fields.number("99%(s)")),
+            "notes": notes(KIND_LMDEPLOY, "the file states no lengths: " + _LENGTHS_UNKNOWN),
+        }  # fmt: skip
+
+    return source.gather(csv_table(source.text), read)
 
 
 KIND_LLMPERF = "llmperf"
@@ -206,10 +302,11 @@ def _llmperf(fields: Fields) -> Iterator[dict[str, Any]]:
 
     Its inter-token latency is the whole time over the output tokens, with the TTFT.
     """
-    count = fields.number("results_num_completed_requests")
+    count, lost = fields.number("results_num_completed_requests"), fields.number("results_number_errors") or 0
     yield {
         "phase": "serving", "checkpoint": fields.text("model"), "concurrency": fields.number("num_concurrent_requests"),
-        "num_requests": count, "input_tokens": fields.number("results_number_input_tokens_mean")
+        "num_requests": None if count is None else count + lost,
+        "input_tokens": fields.number("results_number_input_tokens_mean")
         or fields.number("mean_input_tokens"), "output_tokens": fields.number("results_number_output_tokens_mean")
         or fields.number("mean_output_tokens"),
         "output_tokens_per_s": fields.require("results_mean_output_throughput_token_per_s"),
@@ -219,104 +316,88 @@ def _llmperf(fields: Fields) -> Iterator[dict[str, Any]]:
         "tpot_incl_ttft_mean_ms": milliseconds(fields.number("results_inter_token_latency_s_mean")),
         "e2e_mean_ms": milliseconds(fields.number("results_end_to_end_latency_s_mean")),
         "e2e_p99_ms": milliseconds(fields.number("results_end_to_end_latency_s_quantiles_p99")),
-        "notes": notes(KIND_LLMPERF, "time between tokens includes TTFT", few_requests(count or 1e9)),
+        "notes": notes(KIND_LLMPERF, "time between tokens includes TTFT", f"{lost:.0f} failed" if lost else "",
+                       few_requests(count or 1e9)),
     }  # fmt: skip
 
 
-def _two_phases(
-    source: Source, kind: str, engine: str, prompt: tuple[float | None, float | None],
-    answer: tuple[float | None, float | None], users: float = 1.0,
-) -> Imported:  # fmt: skip
-    """Return a decode and a prefill run of tokens and rates."""
-    about = {"engine": engine, "concurrency": users, "num_requests": users, "input_tokens": prompt[0],
-             "notes": kind}  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    if answer[1]:
-        rows.append(about | {
-            "phase": "decode", "output_tokens": answer[0], "output_tokens_per_s": answer[1],
-            "tpot_mean_ms": 1e3 * users / answer[1],
-        })  # fmt: skip
-    if prompt[1]:
-        rows.append(about | {"phase": "prefill", "prefill_tokens_per_s": prompt[1]})
-    return Imported("", [{"id": row_identifier(source.text, at), **row} for at, row in enumerate(rows)])
-
-
-KIND_MLX_BENCHMARK, KIND_MLX_GENERATE = "mlx_lm.benchmark", "mlx_lm.generate"
-_MLX_BATCH = r"prompt_tokens=(\d+), generation_tokens=(\d+), batch_size=(\d+)"
-_MLX_MEAN = rf"^Averages: prompt_tps={_NUMBER}, generation_tps={_NUMBER}"
-
-
-def _mlx_benchmark(source: Source) -> Imported:
-    sizes, mean = re.search(_MLX_BATCH, source.text), re.search(_MLX_MEAN, source.text, re.MULTILINE)
-    prompt, answer, users = (float(item) for item in sizes.groups()) if sizes else (None, None, 1.0)
-    rates = [float(item.replace(",", "")) for item in mean.groups()] if mean else [None, None]
-    return _two_phases(source, KIND_MLX_BENCHMARK, "mlx", (prompt, rates[0]), (answer, rates[1]), users or 1.0)
-
-
-_MLX_LINE = rf"^{{}}: {_NUMBER} tokens, {_NUMBER} tokens-per-sec"
-
-
-def _mlx_generate(source: Source) -> Imported:
-    pairs: list[tuple[float | None, float | None]] = []
-    for name in ("Prompt", "Generation"):
-        found = re.search(_MLX_LINE.format(name), source.text, re.MULTILINE)
-        pairs.append((float(found[1].replace(",", "")), float(found[2].replace(",", ""))) if found else (None, None))
-    return _two_phases(source, KIND_MLX_GENERATE, "mlx", pairs[0], pairs[1])
-
-
-KIND_OLLAMA = "ollama --verbose"
-
-
-def _ollama(source: Source) -> Imported:
-    found = _numbers(source.text, {
-        "prompt": "prompt eval count", "answer": "eval count", "prefill": "prompt eval rate", "decode": "eval rate",
-    })  # fmt: skip
-    result = _two_phases(source, KIND_OLLAMA, "llama.cpp", (found.get("prompt"), found.get("prefill")),
-                         (found.get("answer"), found.get("decode")))  # fmt: skip
-    return Imported("", [row | {"backend": "ollama"} for row in result.rows])
-
-
-KIND_TIMINGS = "llama-server timings"
-_TIMING = rf"{{}} time =\s*{_NUMBER} ms /\s*(\d+) (?:tokens|runs)"
-
-
-def _timings(source: Source) -> Imported:
-    """Read the timings of single requests; of several, the medians."""
-    text = source.text
-    pairs = []
-    for name in ("prompt eval", r"(?<!prompt )\beval"):
-        found = [(float(ms.replace(",", "")), float(count)) for ms, count in re.findall(_TIMING.format(name), text)]
-        kept = [(count, 1e3 * count / ms) for ms, count in found if ms > 0 and count > 0]
-        pairs.append((statistics.median(count for count, _ in kept), statistics.median(rate for _, rate in kept))
-                     if kept else (None, None))  # fmt: skip
-    return _two_phases(source, KIND_TIMINGS, "llama.cpp", pairs[0], pairs[1])
-
-
 KIND_ENGINE_LINES = "throughput lines of an engine"
-_VLLM_LINE = (
-    rf"Avg generation throughput: {_NUMBER} tokens/s, Running: (\d+) reqs, (?:Swapped: \d+ reqs, )?Waiting: (\d+)"
+_LINES = {
+    # vLLM to 0.9 counts pending requests, later releases waiting ones; data-parallel engines have a number each
+    "vllm": rf"(?:Engine (?P<rank>\d+):[^\n]*?)?Avg generation throughput: (?P<rate>{NUMBER[1:-1]}) tokens/s, "
+            r"Running: (?P<users>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+)",
+    "sglang": r"(?:DP(?P<rank>\d+)[^\n]*)?Decode batch[^\n]*?#running-req: (?P<users>\d+)[^\n]*?"
+              rf"gen throughput \(token/s\): (?P<rate>{NUMBER[1:-1]})[^\n]*?#queue-req: (?P<waiting>\d+)",
+    # lmdeploy/metrics/loggers.py
+    "lmdeploy": rf"(?:Engine (?P<rank>\d+)\] )?Avg thr \(in/out\): [\d.]+ / (?P<rate>{NUMBER[1:-1]}) tokens/s[^\n]*?"
+                r"Engine \(running/waiting\): (?P<users>\d+) / (?P<waiting>\d+)",
+}  # fmt: skip
+_STEP_LENGTH = r"Mean acceptance length: ([\d.]+)|accept len: ([\d.]+)"
+#: steps that only generate, from TensorRT-LLM's `print_iter_log` (tensorrt_llm/_torch/pyexecutor/py_executor.py)
+_STEP = (
+    r"num_scheduled_requests ?[=:] (?P<early>\d+)[^\n]*host_step_time = (?P<ms>[\d.]+)ms[^\n]*"
+    r"'num_ctx_tokens': 0, 'num_generation_tokens': (?P<tokens>\d+)"
+    r"|host_step_time = (?P<ms2>[\d.]+)ms[^\n]*num_scheduled_requests ?[=:] (?P<late>\d+)[^\n]*"
+    r"'num_ctx_tokens': 0, 'num_generation_tokens': (?P<tokens2>\d+)"
 )
-_SGLANG_LINE = rf"Decode batch.*?#running-req: (\d+).*?gen throughput \(token/s\): {_NUMBER}.*?#queue-req: (\d+)"
+
+
+def _most_frequent(seen: Sequence[tuple[int, float]]) -> tuple[int, float, int]:
+    """Return the most frequent number of requests, its median and count.
+
+    The first and the last line of a load may hold idle time, so the median counts.
+    """
+    users = Counter(item for item, _ in seen).most_common(1)[0][0]
+    values = [value for item, value in seen if item == users]
+    return users, statistics.median(values), len(values)
 
 
 def _engine_lines(source: Source) -> Imported:
     """Read the output rate at the most frequent number of running requests.
 
-    Lines with waiting requests or without output are left out; the first and the last line of a load may hold idle
-    time, so the median counts.
+    Lines without output are left out, and lines with waiting requests where others have none. Data-parallel engines
+    are added up.
     """
-    vllm = [(int(users), float(rate.replace(",", ""))) for rate, users, _ in re.findall(_VLLM_LINE, source.text)]
-    sglang = [(int(users), float(rate.replace(",", ""))) for users, rate, _ in re.findall(_SGLANG_LINE, source.text)]
-    seen = [(users, rate) for users, rate in (vllm or sglang) if users and rate > 0]
-    if not seen:
-        return _one(source, None, "output rate of running requests")
-    users = Counter(item for item, _ in seen).most_common(1)[0][0]
-    rates = [rate for item, rate in seen if item == users]
+    for engine, pattern in _LINES.items():
+        ranks: dict[str, list[tuple[int, float, int]]] = {}
+        for found in re.finditer(pattern, source.text):
+            users, rate = int(found["users"]), float(found["rate"].replace(",", ""))
+            if users and rate > 0:
+                ranks.setdefault(found["rank"] or "", []).append((users, rate, int(found["waiting"])))
+        if not ranks:
+            continue
+        told = [_most_frequent([(users, rate) for users, rate, waiting in lines if not waiting]
+                               or [(users, rate) for users, rate, _ in lines]) for lines in ranks.values()]  # fmt: skip
+        running = sum(users for users, _, _ in told)
+        steps = [float(one or two) for one, two in re.findall(_STEP_LENGTH, source.text)]
+        each = f" of each of {len(told)} engines" if len(told) > 1 else ""
+        row = {
+            "engine": engine, "phase": "decode", "concurrency": running, "dp": len(told) if len(told) > 1 else None,
+            "output_tokens_per_s": sum(rate for _, rate, _ in told),
+            "acceptance_length": statistics.median(steps) if steps and statistics.median(steps) >= 1 else None,
+            "notes": notes(KIND_ENGINE_LINES, f"median of {min(count for *_, count in told)} lines{each} with "
+                           f"{running} running requests", _LENGTHS_UNKNOWN),
+        }  # fmt: skip
+        return _one(source, row, "")
+    return _one(source, None, "output rate of running requests")
+
+
+def _steps(source: Source) -> Imported:
+    """Read the time of steps without prompts.
+
+    Steps at the most frequent number of requests count.
+    """
+    seen = [(int(found["early"] or found["late"]), float(found["ms"] or found["ms2"]),
+             int(found["tokens"] or found["tokens2"])) for found in re.finditer(_STEP, source.text)]  # fmt: skip
+    alone = [(users, ms) for users, ms, tokens in seen if users == tokens > 0]
+    if not alone:
+        return _one(source, None, "steps of one token for each request, which drafting and prompts leave out")
+    users, ms, count = _most_frequent(alone)
     row = {
-        "engine": "vllm" if vllm else "sglang", "phase": "decode", "concurrency": users,
-        "output_tokens_per_s": statistics.median(rates),
-        "notes": notes(KIND_ENGINE_LINES, f"median of {len(rates)} lines with {users} running requests",
-                       "set input_tokens and output_tokens"),
+        "engine": "trtllm", "phase": "decode", "concurrency": users, "tpot_mean_ms": ms,
+        "output_tokens_per_s": 1e3 * users / ms,
+        "notes": notes("TensorRT-LLM's log of steps", f"median of {count} steps with {users} requests of a rank",
+                       _LENGTHS_UNKNOWN),
     }  # fmt: skip
     return _one(source, row, "")
 
@@ -327,68 +408,22 @@ def _json(read: Callable[[Fields], Iterator[dict[str, Any]]]) -> Callable[[Sourc
 
 IMPORTERS = (
     Importer(KIND_LLMPERF, by_keys("results_mean_output_throughput_token_per_s"), _json(_llmperf)),
-    Importer(KIND_EVALSCOPE, by_text(r'"(?:Output token throughput|Output Throughput) \(tok/s\)"\s*:'),
-             _json(_evalscope)),
     Importer(KIND_THROUGHPUT, by_keys("elapsed_time", "num_requests", "tokens_per_second"), _json(_throughput_json)),
     Importer(KIND_THROUGHPUT, by_text(_THROUGHPUT), _throughput_text),
     Importer(KIND_LATENCY, by_keys("avg_latency", "latencies", "percentiles"), _json(_latency_json)),
     Importer(KIND_LATENCY, by_text(r"^Avg latency: [\d.]+ seconds"), _latency_text),
     Importer(KIND_ONE_BATCH, by_keys("batch_size", "input_len", "output_len"), _json(_one_batch)),
+    Importer(KIND_ONE_BATCH, by_text(r"^batch size: \d+\s*$"), _server_batches),
+    Importer(KIND_ONE_BATCH, by_text(_MEDIAN), _engine_batches),
+    Importer(KIND_LMDEPLOY, by_text(r"^Time per Output Token \(TPOT\)\s+\d"), _lmdeploy),
+    Importer(KIND_LMDEPLOY, by_text(r"^[^\n]*RPS,RPM,FTL\(ave\)\(s\)"), _lmdeploy_csv),
+    Importer(KIND_TRTLLM, by_keys("world_info", "request_info", "system_output_throughput_tok_s"), _json(_trtllm_json)),
     Importer(KIND_TRTLLM, by_text(r"^\W*Total Output Throughput \(tokens/sec\):"), _trtllm),
-    Importer(KIND_MLX_BENCHMARK, by_text(_MLX_MEAN), _mlx_benchmark),
-    Importer(KIND_MLX_GENERATE, by_text(_MLX_LINE.format("Generation")), _mlx_generate),
-    Importer(KIND_OLLAMA, by_text(rf"^eval rate:\s+{_NUMBER} tokens/s"), _ollama),
 )  # fmt: skip
 
 #: lines between a start-up log and the end of an engine, tried after start-up logs
 ENGINE_LINES = (
-    Importer(KIND_TIMINGS, by_text(_TIMING.format("eval")), _timings),
-    Importer(KIND_ENGINE_LINES, by_text(rf"{_VLLM_LINE}|{_SGLANG_LINE}"), _engine_lines),
+    Importer(KIND_ENGINE_LINES, lambda source: any(re.search(one, source.text) for one in _LINES.values()),
+             _engine_lines),
+    Importer("steps of trtllm", by_text(_STEP), _steps),
 )  # fmt: skip
-
-_TORCH = re.compile(
-    r"Tried to allocate ([\d.]+ [KMGT]iB)\. GPU (\d+) has a total capacity of ([\d.]+ [KMGT]iB) of which "
-    r"([\d.]+ [KMGT]iB) is free(?:.*?this process has ([\d.]+ [KMGT]iB) memory in use)?", re.DOTALL,
-)  # fmt: skip
-_LLAMA = re.compile(r"allocating ([\d.]+ MiB) on device (\d+): cudaMalloc failed: out of memory")
-_VLLM = re.compile(r"\(?([\d.]+ GiB) KV cache is needed, which is larger than the available KV cache memory "
-                   r"\(([\d.]+ GiB)\)(?:.*?estimated maximum model length is (\d+))?", re.DOTALL)  # fmt: skip
-_NO_BLOCKS = re.compile(r"No available memory for the cache blocks")
-_SGLANG = re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static")
-
-
-def out_of_memory(text: str) -> str:
-    """Return the amounts of an out-of-memory message and what to change.
-
-    Empty without such a message.
-
-    Examples
-    --------
-    >>> out_of_memory("allocating 2048.00 MiB on device 1: cudaMalloc failed: out of memory")[:61]
-    'llama.cpp found no 2048.00 MiB on device 1: lower --ctx-size,'
-    """
-    if found := _TORCH.search(text):
-        asked, gpu, whole, free, used = found.groups()
-        held = f", {used} in use by the process" if used else ""
-        return (
-            f"PyTorch asked for {asked} with {free} free of {whole} on GPU {gpu}{held}: lower "
-            "--gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang), --max-num-batched-tokens or "
-            "--chunked-prefill-size, or --max-num-seqs; end other processes on the GPU"
-        )
-    if found := _LLAMA.search(text):
-        return (
-            f"llama.cpp found no {found[1]} on device {found[2]}: lower --ctx-size, --ubatch-size or --n-gpu-layers, "
-            "quantise the cache with --cache-type-k q8_0 --cache-type-v q8_0, or keep experts in host memory with "
-            "--n-cpu-moe"
-        )
-    if found := _VLLM.search(text):
-        most = f"; the longest context that fits is {int(found[3]):,} tokens" if found[3] else ""
-        return (
-            f"vLLM needs {found[1]} for one request of the model's context and has {found[2]}{most}: lower "
-            "--max-model-len, raise --gpu-memory-utilization, or take --kv-cache-dtype fp8"
-        )
-    if _NO_BLOCKS.search(text):
-        return "vLLM has no memory left for the KV cache: raise --gpu-memory-utilization or --tensor-parallel-size"
-    if _SGLANG.search(text):
-        return "SGLang has no memory left for the KV cache: raise --mem-fraction-static or --tp-size"
-    return ""

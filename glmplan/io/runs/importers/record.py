@@ -259,6 +259,11 @@ class BadRecord(ValueError):
         super().__init__(str(problem))
 
 
+#: cells that say that there is no value
+_ABSENT = ("", "-", "n/a", "none", "null")
+#: number with separators of thousands, as GenAI-Perf writes it
+_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
+
 #: larger numbers are no measurement; sums and units of those below stay finite
 _MOST = 1e30
 
@@ -281,7 +286,7 @@ class Fields:
         """Return the first present of several fields as a number, or None."""
         for key in keys:
             value = self.value.get(key)
-            if value is None or value == "":
+            if value is None or (isinstance(value, str) and value.strip().lower() in _ABSENT):
                 continue
             try:
                 result = _float(value)
@@ -351,6 +356,8 @@ class Fields:
 def _float(value: Any) -> float:
     if isinstance(value, bool | list | dict) or (isinstance(value, str) and not value.isascii()):
         raise ValueError
+    if isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
+        value = value.replace(",", "")
     return float(value)
 
 

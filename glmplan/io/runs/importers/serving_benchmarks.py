@@ -412,13 +412,16 @@ def _rows_inference_perf(fields: Fields) -> Iterator[dict[str, Any]]:
     times = metric_columns(_PERF_METRICS, ms, ("mean", "median", "p99"))
     mean_gap, median_gap = times["itl_mean_ms"], times["itl_p50_ms"]
     bursts = mean_gap is not None and median_gap is not None and median_gap < 0.1 * mean_gap
+    # a closed loop sends its whole stage at once, and its rate is the number of requests
+    users = load.positive("concurrency")
     yield {
         "phase": "serving",
-        "request_rate_per_s": load.positive("requested_rate"),
+        "concurrency": users,
+        "request_rate_per_s": None if users else load.positive("requested_rate"),
         "concurrency_effective": rate * latency if rate else None,
         "num_requests": count + failed,
-        "input_tokens": done.inside("prompt_len").number("mean"),
-        "output_tokens": done.inside("output_len").require("mean"),
+        "input_tokens": done.inside("prompt_len").number("mean") or done.inside("prompt_tokens").number("mean"),
+        "output_tokens": done.inside("output_tokens").number("mean") or done.inside("output_len").require("mean"),
         "output_tokens_per_s": done.inside("throughput").number("output_tokens_per_sec"),
         "total_tokens_per_s": done.inside("throughput").number("total_tokens_per_sec"),
         "wall_s": count / rate if rate else None,
