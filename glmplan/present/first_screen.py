@@ -342,10 +342,9 @@ def _fact_asked(answer: AnswerRecord) -> str:
     if not machine.host.host_memory_bandwidth and experts_on_host(answer.asked):
         return "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a node, as in 460GB/s"
     if machine.accelerator.memory_bandwidth is None:
-        from glmplan.catalog.entries.own_parts import EXAMPLE
+        from glmplan.catalog.entries.own_parts import blank_line
 
-        line = EXAMPLE.format(name="own")
-        return f"the data sheet with its missing values, as in --on {machine.count}xown --part {line}"
+        return f"the data sheet with its values for ?: --on {machine.count}xown --part {blank_line('own')}"
     return "a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"
 
 
