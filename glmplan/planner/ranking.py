@@ -271,7 +271,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         offload=offload_of(
             asked.engine, asked.machine.host, terms.server, asked.settings.placement(len(asked.model.layer_names))
         ),
-        power_limit=asked.power_limit,
+        power_limit=asked.machine.limit_of(asked.power_limit),
         assumed=unstated_of(asked),
     ).remembered()
 

@@ -198,10 +198,12 @@ class _Screen:
             yield from self._row("context", context_words(answer), 1)
         if answer.ranks:
             yield from self._row("memory", self._memory(), self.budget["memory"])
-        watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
+        machine = answer.asked.machine
+        watts = machine.limit_of(answer.asked.power_limit) or machine.accelerator.tdp
         if watts and answer.holding is not None and self.budget["power"]:
             cards = answer.holding.terms.accelerators
-            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, accelerators only"
+            each = "" if machine.shares else f"{cards} × {watts:g} W = "
+            text = f"{each}{cards * watts / 1e3:.3g} kW, accelerators only"
             yield from self._row("power", f"{text}; cost: glmplan compare", 1)
         if answer.basis and self.budget["basis"]:
             plain = answer.evidence == EVIDENCE[0] and "measured" in answer.basis

@@ -13,7 +13,7 @@ from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
-from glmplan.units import GIB, Bytes, BytesPerSecond
+from glmplan.units import GIB, Bytes, BytesPerSecond, Watts
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
@@ -87,6 +87,16 @@ class Machine:
         host = implied_host(part, count, file=self.part if outside_catalog(self.part) else "")
         host = self.given.of(host)
         return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.given)
+
+    def limit_of(self, each: Watts | None) -> Watts | None:
+        """Return the power limit of what is planned as one accelerator.
+
+        `each`: that of each card; a card of a lower rating keeps its rating.
+        """
+        if each is None or not self.shares:
+            return each
+        ratings = [(load_accelerator(name).tdp or each, count) for name, count in self.kinds]
+        return sum(min(each, rating) * count for rating, count in ratings)
 
     @property
     def left_out(self) -> str:
