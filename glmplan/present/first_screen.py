@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from glmplan.io.machines.resolve import over_all_sockets
 from glmplan.planner.capacity import experts_on_host, stage_ranks
 from glmplan.planner.evidence import EVIDENCE
 from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
@@ -341,6 +342,8 @@ class _Screen:
 def _fact_asked(answer: AnswerRecord) -> str:
     """Return how a request states the fact without which no speed is known."""
     machine = answer.asked.machine
+    if options := over_all_sockets(machine.accelerator, machine.count):
+        return f"one server over all sockets: {options}"
     if not machine.host.host_memory_bandwidth and experts_on_host(answer.asked):
         return "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a node, as in 460GB/s"
     if machine.accelerator.memory_bandwidth is None:

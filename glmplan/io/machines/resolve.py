@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["HostMemory", "Machine", "record_toml", "resolve_machine"]
+__all__ = ["HostMemory", "Machine", "over_all_sockets", "record_toml", "resolve_machine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,20 @@ def _processor(part: Accelerator, memory: Bytes) -> Accelerator:
     return part.model_copy(update={"memory": memory, "memory_note": "as given"})
 
 
+def over_all_sockets(part: Accelerator, sockets: int) -> str:
+    """Return the options of one server over all sockets, or an empty text.
+
+    Each further socket adds a fitted share of the first one's bandwidth.
+    """
+    if part.memory is None or part.memory_bandwidth is None or part.kind != "cpu-socket" or sockets < 2:
+        return ""
+    from glmplan.costs.offload.work import load_offload_fit
+
+    memory = part.memory * sockets
+    rate = part.memory_bandwidth * (1.0 + load_offload_fit().next_socket * (sockets - 1))
+    return f"--on all --part all:memory={memory / 1e9:g}GB,bandwidth={rate / 1e9:.0f}GB/s,kind=cpu-socket"
+
+
 def _named_part(text: str, part: str | None) -> str:
     """Return the text of a machine with the data sheet of `part` for its name."""
     if part is None:
@@ -209,9 +223,14 @@ def resolve_machine(text: str, part: str | None = None, memory: HostMemory = Hos
                     f"is no choice: {accelerator.name} has that of its data sheet (--part describes another)",
                     field="--host-memory-bandwidth", value=text,
                 )  # fmt: skip
-            accelerator = _processor(accelerator, (memory.size or 0.0) / max(host.accelerators_per_node, 1))
+            notes += memory.notes
+            memory = HostMemory((memory.size or 0.0) / host.accelerator_count)
+            accelerator = _processor(accelerator, memory.size or 0.0)
+            if options := over_all_sockets(accelerator, host.accelerator_count):
+                notes.append(f"a server on each socket, with equal parts of this memory; one over all: {options}")
+        else:
+            notes += memory.notes
         host = memory.of(host)
-        notes += memory.notes
     count, pairs = host.accelerator_count, tuple(kinds.items())
     machine = Machine(text, host, accelerator, count, named, tuple(notes), memory, pairs)
     if not machine.left_out:
