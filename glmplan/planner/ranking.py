@@ -35,6 +35,7 @@ __all__ = [
     "Narrowing",
     "Scored",
     "Speed",
+    "completed_words",
     "deployment_of",
     "load_of",
     "load_on",
@@ -173,6 +174,13 @@ def prompts_timed(asked: Asked) -> bool:
 def untimed_words(asked: Asked) -> str:
     """Return the reason why prompts cannot be timed."""
     return f"no matrix rate of {asked.machine.accelerator.full_name} is published: no prediction of prefill and TTFT"
+
+
+def completed_words(asked: Asked) -> str:
+    """Return how a request states what is not published of its accelerator."""
+    from glmplan.catalog.entries.own_parts import line_of
+
+    return f"give its data sheet with values for ?: --on '{asked.machine.count}x{line_of(asked.machine.accelerator)}'"
 
 
 def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:

@@ -9,7 +9,7 @@ from glmplan.io.machines.resolve import over_all_sockets
 from glmplan.planner.capacity import experts_on_host, stage_ranks
 from glmplan.planner.evidence import EVIDENCE
 from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
-from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
+from glmplan.planner.ranking import Narrowing, completed_words, narrowing_words, shown_users
 from glmplan.present.answer_text import (
     NO_COPIES,
     change_numbers,
@@ -347,9 +347,7 @@ def _fact_asked(answer: AnswerRecord) -> str:
     if not machine.host.host_memory_bandwidth and experts_on_host(answer.asked):
         return "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a node, as in 460GB/s"
     if machine.accelerator.memory_bandwidth is None:
-        from glmplan.catalog.entries.own_parts import blank_line
-
-        return f"the data sheet with its values for ?: --on {machine.count}xown --part {blank_line('own')}"
+        return completed_words(answer.asked)
     return "a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"
 
 

@@ -299,7 +299,7 @@ def test_layers_that_cannot_be_placed_are_refused_with_the_next_step(options, sa
 
 
 @pytest.mark.parametrize(
-    ("on", "said"), [("1xrtx-5080", "memory bandwidth of the host"), ("1xr9700", "bandwidth of r9700")]
+    ("on", "said"), [("1xrtx-5080", "memory bandwidth of the host"), ("1xgh200-96gb", "bandwidth of gh200-96gb")]
 )
 def test_an_unknown_speed_names_the_missing_fact(on, said):
     words = PlanRequest("llama-3.1-8b", on, weights="q4_k_m", engine="llama.cpp", gpu_layers=20)

@@ -17,7 +17,7 @@ from glmplan.errors import SpecError
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
 
-__all__ = ["EXAMPLE", "blank_line", "described_part"]
+__all__ = ["EXAMPLE", "blank_line", "described_part", "line_of"]
 
 #: example of a line, for messages
 EXAMPLE = "{name}:memory=48GB,bandwidth=1008GB/s,bf16=165T,fp8=330T"
@@ -60,6 +60,25 @@ def blank_line(name: str) -> str:
     """
     values = next((values for words, values in _BLANKS if re.search(words, name.lower())), _BLANK)
     return f"{name}:{values}"
+
+
+def line_of(part: Accelerator) -> str:
+    """Return the line of a part of the catalogue, with ``?`` for what is missing.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.accelerators import load_accelerator
+    >>> line_of(load_accelerator("m3-max"))
+    'm3-max-own:memory=128GB,bandwidth=400GB/s,vendor=Apple,kind=soc,unified=yes,bf16=?T'
+    """
+    known = {"memory": (part.memory, 1e9, "GB"), "bandwidth": (part.memory_bandwidth, 1e9, "GB/s")}
+    rates = {rate: (part.peak[rate], 1e12, "T") for rate in _RATES if rate in part.peak} or {"bf16": (None, 1.0, "T")}
+    values = [
+        f"{word}={'?' if value is None else f'{value / scale:.6g}'}{unit}"
+        for word, (value, scale, unit) in {**known, **rates}.items()
+    ]
+    values[2:2] = [f"vendor={part.vendor}", f"kind={part.kind}"] + ["unified=yes"] * part.unified_memory
+    return f"{part.name}-own:{','.join(values)}"
 
 
 @lru_cache(maxsize=256)
