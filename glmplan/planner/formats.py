@@ -21,7 +21,17 @@ from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio
 
-__all__ = ["FEW_BITS", "Met", "best_format", "bits_of", "format_known", "format_open", "layout_met", "meets", "question_met"]
+__all__ = [
+    "FEW_BITS",
+    "Met",
+    "best_format",
+    "bits_of",
+    "format_known",
+    "format_open",
+    "layout_met",
+    "meets",
+    "question_met",
+]
 
 #: formats that are planned for each kind of files, those of highest precision that the memory holds [-]
 _TRIED = 4

@@ -15,7 +15,7 @@ from glmplan.catalog.files import plain_name
 from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
-    from glmplan.catalog.schema.accelerator import Accelerator
+    from glmplan.catalog.schema.accelerator import Accelerator, Precision
 
 __all__ = ["EXAMPLE", "blank_line", "described_part", "line_of"]
 
@@ -31,7 +31,7 @@ _BLANKS = (
 )  # fmt: skip
 _BLANK = "memory=?GB,bandwidth=?GB/s,bf16=?T"
 _LINE = re.compile(r"\s*(?P<name>[^:/\\]+):(?P<values>\s*[A-Za-z][\w-]*\s*=.*)", re.DOTALL)
-_RATES = ("bf16", "fp8", "fp4", "int8")
+_RATES: tuple[Precision, ...] = ("bf16", "fp8", "fp4", "int8")
 #: word of the line → field of the record; rates apart
 _FIELDS = {"memory": "memory", "bandwidth": "memory_bandwidth", "power": "tdp", "vendor": "vendor", "chip": "same_chip",
            "compute": "compute_capability", "kind": "kind"}  # fmt: skip
@@ -69,14 +69,15 @@ def line_of(part: Accelerator) -> str:
     --------
     >>> from glmplan.catalog.entries.accelerators import load_accelerator
     >>> line_of(load_accelerator("m3-max"))
-    'm3-max-own:memory=128GB,bandwidth=400GB/s,vendor=Apple,kind=soc,unified=yes,bf16=?T'
+    'm3-max-own:memory=137.439GB,bandwidth=400GB/s,vendor=Apple,kind=soc,unified=yes,bf16=?T'
     """
-    known = {"memory": (part.memory, 1e9, "GB"), "bandwidth": (part.memory_bandwidth, 1e9, "GB/s")}
-    rates = {rate: (part.peak[rate], 1e12, "T") for rate in _RATES if rate in part.peak} or {"bf16": (None, 1.0, "T")}
-    values = [
-        f"{word}={'?' if value is None else f'{value / scale:.6g}'}{unit}"
-        for word, (value, scale, unit) in {**known, **rates}.items()
+    rates: list[tuple[str, float | None, float, str]] = [
+        (rate, part.peak.get(rate), 1e12, "T")
+        for rate in _RATES
+        if rate in part.peak or (rate == "bf16" and not part.peak)
     ]
+    known = [("memory", part.memory, 1e9, "GB"), ("bandwidth", part.memory_bandwidth, 1e9, "GB/s"), *rates]
+    values = [f"{word}={'?' if value is None else f'{value / scale:.6g}'}{unit}" for word, value, scale, unit in known]
     values[2:2] = [f"vendor={part.vendor}", f"kind={part.kind}"] + ["unified=yes"] * part.unified_memory
     return f"{part.name}-own:{','.join(values)}"
 
