@@ -160,8 +160,11 @@ class _Screen:
 
     def _where(self) -> str:
         """Return the layout and the GPUs that it uses."""
-        holding, count = self.answer.holding, self.answer.asked.machine.count
+        holding, machine = self.answer.holding, self.answer.asked.machine
+        count = machine.count
         assert holding is not None
+        if machine.shares:
+            return f"layers dealt to all {len(machine.shares)} GPUs"
         used = holding.terms.accelerators
         cards = f"{used} of {count} GPUs; {count - used} idle" if used < count else f"all {count} GPUs"
         return f"{holding.terms.name} on {'1 GPU' if count == 1 else cards}"
@@ -241,7 +244,9 @@ class _Screen:
         other = row.activation + row.graphs + row.communication + row.reserve
         terms_of = [("weights", sum(row.weights.values())), ("other", other), ("KV cache", row.cache)]
         parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in terms_of if size)
-        text = f"{gpus_words(holding)}: {parts} of {row.capacity / GIB:.1f} GiB"
+        shares = self.answer.asked.machine.shares
+        where = f"all {len(shares)} GPUs together" if shares else gpus_words(holding)
+        text = f"{where}: {parts} of {row.capacity / GIB:.1f} GiB"
         unused = row.capacity - row.total
         if unused >= 0.05 * GIB and holding.lacking <= 0:
             text += f"; {unused / GIB:.1f} GiB unused"
