@@ -267,10 +267,13 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
 
     size = checkpoint_bytes(asked.model, asked.checkpoint)
     reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / GIB:,.0f} GiB of weights")
+    lacks = "is not published" if len(missing) == 1 else "are not published"
+    if part.kind == "cpu-socket" and missing == ("memory",):
+        lacks = "is that of the machine: --host-memory states it, as in 768GB"
     return FitAnswer(
         asked=asked,
         verdict="unknown",
-        headline=f"unknown: {words} of {part.full_name} {'is' if len(missing) == 1 else 'are'} not published",
+        headline=f"unknown: {words} of {part.full_name} {lacks}",
         reasons=tuple(reasons),
         unknown=missing,
         evidence=evidence_words(asked, asked.machine.count),

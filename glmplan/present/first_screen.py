@@ -362,7 +362,7 @@ def _asks(answer: AnswerRecord) -> list[str]:
     if answer.verdict == "unknown" and asked.machine.accelerator.kind == "cpu-socket":
         return ["the same with the memory of a machine, as in --host-memory '768 GB'"]
     if answer.verdict == "unknown":
-        return ["a TOML file with the known facts of the accelerator (--on FILE)"]
+        return [completed_words(asked)]
     if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":
         return [_fact_asked(answer)]
     if answer.verdict == "does_not_fit":
