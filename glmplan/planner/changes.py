@@ -16,7 +16,7 @@ from glmplan.errors import GlmplanError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.capacity import Holding, Terms, experts_on_host
 from glmplan.planner.degrees import DEGREES
-from glmplan.planner.formats import bits_of
+from glmplan.planner.formats import bits_of, format_known
 from glmplan.planner.layouts import check_apart
 from glmplan.planner.plan import LEAST_GAIN, Change, TrafficRun, as_well_known
 from glmplan.planner.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
@@ -353,7 +353,9 @@ def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     same = [one for one in others if one.form == asked.checkpoint.form and bits_of(one) != bits_of(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(bits_of(one) - bits_of(asked.checkpoint)))[:4]:
         other = tried(asked.but(checkpoint=one), solution.options)
-        if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
+        if other is None or other.best.terms.blocked is not None or not format_known(other.best):
+            continue
+        if other.best.verdict != "does_not_fit":
             yield looked_at("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
             return
 
@@ -579,7 +581,7 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     ]
     for one in sorted(smaller, key=bits_of, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = tried(asked.but(checkpoint=one), solution.options)
-        if other is None or other.best.terms.blocked is not None:
+        if other is None or other.best.terms.blocked is not None or not format_known(other.best):
             continue
         after = _CLASS[verdict_of(other.asked, other.ranked[0])]
         if after < _CLASS[verdict] or after == _CLASS["fits"] == _CLASS[verdict]:

@@ -12,6 +12,7 @@ from glmplan.catalog.schema.model import Checkpoint
 from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError
 from glmplan.io.models.resolve import resolve_model
+from glmplan.planner.capacity import Holding
 from glmplan.planner.question import MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, prompts_timed
 from glmplan.planner.users import chance_within, solve
@@ -20,7 +21,17 @@ from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio
 
-__all__ = ["FEW_BITS", "Met", "best_format", "bits_of", "format_open", "layout_met", "meets", "question_met"]
+__all__ = [
+    "FEW_BITS",
+    "Met",
+    "best_format",
+    "bits_of",
+    "format_known",
+    "format_open",
+    "layout_met",
+    "meets",
+    "question_met",
+]
 
 #: formats that are planned for each kind of files, those of highest precision that the memory holds [-]
 _TRIED = 4
@@ -58,6 +69,11 @@ def question_met(asked: Asked) -> Met:
         return layout_met(solution.asked, solution.ranked[0])
 
 
+def format_known(holding: Holding) -> bool:
+    """Return True unless no source tells how the engine runs these weights."""
+    return not any(wall.severity == "unknown" and wall.when.weights for wall in holding.terms.limitations)
+
+
 def layout_met(asked: Asked, scored: Scored) -> Met:
     """Return how well a layout meets the question of a request."""
     holding = scored.holding
@@ -65,7 +81,7 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
         return Met(False, True, 0.0, holding.terms.blocked.title)
     if holding.verdict == "does_not_fit":
         return Met(False, True, 0.0)
-    known = not any(wall.severity == "unknown" and wall.when.weights for wall in holding.terms.limitations)
+    known = format_known(holding)
     if not scored.alone or not prompts_timed(asked) or asked.prefill:
         return Met(True, known, 0.0)
     users = asked.users[-1] if asked.users_given else 1

@@ -276,18 +276,23 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
 
     size = checkpoint_bytes(asked.model, asked.checkpoint)
     reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / GIB:,.0f} GiB of weights")
+    lacks = "is not published" if len(missing) == 1 else "are not published"
+    if part.kind == "cpu-socket" and missing == ("memory",):
+        lacks = "is that of the machine: --host-memory states it, as in 768GB"
     return FitAnswer(
         asked=asked,
         verdict="unknown",
-        headline=f"unknown: {words} of {part.full_name} {'is' if len(missing) == 1 else 'are'} not published",
+        headline=f"unknown: {words} of {part.full_name} {lacks}",
         reasons=tuple(reasons),
         unknown=missing,
         evidence=evidence_words(asked, asked.machine.count),
     )
 
 
-def _cards(best: Holding) -> str:
+def _cards(asked: Asked, best: Holding) -> str:
     ranks = stage_ranks(best.terms, best.stage)
+    if shares := asked.machine.shares:
+        return f"all {len(shares)} GPUs together"
     if best.terms.accelerators == 1:
         return "the GPU"
     if len(ranks) == best.terms.server:
@@ -319,14 +324,17 @@ def _headline(solution: Solution, verdict: str) -> str:
     if best.host_short > 0:
         return f"does not fit: {_host_words(best)}"
     if verdict == "does_not_fit" and best.short <= 0:
-        lack = f"{best.over / GIB:.1f} GiB short for graphs and activations on {_cards(best)}"
+        lack = f"{best.over / GIB:.1f} GiB short for graphs and activations on {_cards(asked, best)}"
         lack += _perhaps(best)
         return f"does not fit: {lack} in the best layout, {best.terms.name}; lower --memory-fraction"
     if verdict == "does_not_fit":
-        lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
-        return f"does not fit: {lack}{_perhaps(best)} in the best layout, {best.terms.name}"
+        lack = f"{best.short / GIB:.1f} GiB short on {_cards(asked, best)} for one request of {length}"
+        layout = (
+            "with layers dealt to all of them" if asked.machine.shares else f"in the best layout, {best.terms.name}"
+        )
+        return f"does not fit: {lack}{_perhaps(best)} {layout}"
     if verdict == "tight" and best.verdict == "tight":
-        lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
+        lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(asked, best)}"
         return f"tight: one request of {length} fits as expected, but is {lack} in the pessimistic case{left}"
     if verdict == "tight" and (not asked.users_given or best.held_low >= asked.users[-1]):
         danger = danger_under(asked, best)
@@ -342,7 +350,7 @@ def _headline(solution: Solution, verdict: str) -> str:
         low = f" ({best.held_low:,.0f} in the pessimistic case)" if best.held_low < best.held else ""
         return f"tight: the KV pool {held}{low}; the others wait{left}"
     fullest = ", the fullest" if best.terms.pp > 1 else ""
-    rooms = [(best.pool_bytes, f"on {_cards(best)}{fullest}"), (best.host_pool, "in host memory")]
+    rooms = [(best.pool_bytes, f"on {_cards(asked, best)}{fullest}"), (best.host_pool, "in host memory")]
     # a model without a growing cache has none of either
     (size, where), *more = [one for one in rooms if one[0] > 0] or rooms[:1]
     also = "".join(f" and {size / GIB:.1f} GiB {where}" for size, where in more)

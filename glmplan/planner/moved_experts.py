@@ -161,24 +161,41 @@ def moved_options(asked: Asked, held: Holding) -> tuple[str, ...]:
 def _moved_options(asked: Asked, held: Holding, options: MovedExperts, moved: int, layers: int) -> tuple[str, ...]:
     numbers = movable_layers(asked.model)
     dense = options.dense if moved_class(asked.model) != EXPERTS else None
-    if dense and (moved == layers or held.terms.accelerators == 1):
+    one = held.terms.accelerators == 1 and not asked.machine.shares
+    if dense and (moved == layers or one):
         some = r"\d+" if moved == layers else "|".join(map(str, numbers[:moved]))
         return (dense.format(layers=some),)
-    if moved == layers or held.terms.accelerators == 1 or options.override is None:
+    if moved == layers or one or options.override is None:
         return (options.option.format(layers=numbers[moved - 1] + 1, experts=moved),)
     chosen: list[int] = []
-    edges = np.cumsum(
-        (0, *pipeline_layers(len(asked.model.layer_names), held.terms.pp, held.memory.settings.rule.pipeline))
-    )
+    edges = _first_layers(asked, held)
     left = moved
-    for stage in range(held.terms.pp):
-        own = [n for n in numbers if edges[stage] <= n < edges[stage + 1]]
-        after = sum(1 for n in numbers if n >= edges[stage + 1])
+    for first, end in zip(edges, edges[1:], strict=False):
+        own = [n for n in numbers if first <= n < end]
+        after = sum(1 for n in numbers if n >= end)
         part = min(len(own), round(left * len(own) / max(len(own) + after, 1)))
         chosen += own[:part]
         left -= part
     override = dense or options.override
     return (override.format(layers="|".join(map(str, chosen))),)
+
+
+def _first_layers(asked: Asked, held: Holding) -> list[int]:
+    """Return the first layer of each accelerator, and the number of layers.
+
+    Unlike accelerators have shares of the layers and of the output layer: layer i goes to the first accelerator whose
+    shares, summed up to it, exceed i / (layers + 1) [1]_.
+
+    References
+    ----------
+    .. [1] https://github.com/ggml-org/llama.cpp, `src/llama-model.cpp` (`load_tensors`: `get_layer_buft_list`)
+    """
+    layers = len(asked.model.layer_names)
+    if not asked.machine.shares:
+        dealt = pipeline_layers(layers, held.terms.pp, held.memory.settings.rule.pipeline)
+        return [0, *map(int, np.cumsum(dealt))]
+    ends = np.ceil(np.cumsum(asked.machine.shares) * (layers + 1)).astype(int)
+    return [0, *map(int, ends[:-1]), layers]
 
 
 def disk_bound(asked: Asked, held: Holding) -> tuple[TokensPerSecond, str] | None:

@@ -107,6 +107,8 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
 def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str]) -> Watts | None:
     """Return the power limit of each accelerator; None where it is the rating."""
     part = machine.accelerator
+    if machine.shares:  # unlike cards that are planned as one: the strongest tells what no card takes
+        part = max((load_accelerator(name) for name, _ in machine.kinds), key=lambda one: one.tdp or 0.0)
     if limit is not None:
         check_limit(part, limit)
     if limit is None or limit == part.tdp:
@@ -119,7 +121,10 @@ def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str])
         speed = (
             "never measured; slower as other accelerators are, the interval reaches from no slow-down to rating / limit"
         )
-    assumed.append(f"power limit of each {part.name} {limit:g} W: {speed}")
+        if limit < (part.tdp or 0.0) / 2:
+            speed += "; a board takes no limit below its own least (nvidia-smi -q: Min Power Limit)"
+    each = "accelerator" if machine.kinds else part.name
+    assumed.append(f"power limit of each {each} {limit:g} W: {speed}")
     return limit
 
 

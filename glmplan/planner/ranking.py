@@ -35,6 +35,7 @@ __all__ = [
     "Narrowing",
     "Scored",
     "Speed",
+    "completed_words",
     "deployment_of",
     "load_of",
     "load_on",
@@ -154,6 +155,13 @@ def untimed_words(asked: Asked) -> str:
     return f"no matrix rate of {asked.machine.accelerator.full_name} is published: no prediction of prefill and TTFT"
 
 
+def completed_words(asked: Asked) -> str:
+    """Return how a request states what is not published of its accelerator."""
+    from glmplan.catalog.entries.own_parts import line_of
+
+    return f"give its data sheet with values for ?: --on '{asked.machine.count}x{line_of(asked.machine.accelerator)}'"
+
+
 def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
     """Return a prediction with a remark on an unpublished matrix rate."""
     part = asked.machine.accelerator
@@ -250,7 +258,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         offload=offload_of(
             asked.engine, asked.machine.host, terms.server, asked.settings.placement(len(asked.model.layer_names))
         ),
-        power_limit=asked.power_limit,
+        power_limit=asked.machine.limit_of(asked.power_limit),
         assumed=unstated_of(asked),
     ).remembered()
 

@@ -20,6 +20,7 @@ from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import (
+    completed_words,
     deployment_of,
     load_on,
     predicted,
@@ -311,7 +312,8 @@ def chosen(asked: Asked, solution: Solution) -> Holding:
         part = asked.machine.accelerator
         fact = f"bandwidth of {part.name}" if part.memory_bandwidth is None else "memory bandwidth of the host"
         why = solution.ranked[0].unknown or f"the {fact} is unknown"
-        raise UnknownFact(f"{why}: no prediction is possible")
+        next_step = f"; {completed_words(asked)}" if part.memory_bandwidth is None else ""
+        raise UnknownFact(f"{why}: no prediction is possible{next_step}")
     if asked.mtp > best.terms.mtp:
         titles = (wall.title for wall in best.terms.limitations if wall.instead.mtp == best.terms.mtp)
         raise SpecError(
@@ -326,7 +328,7 @@ def chosen(asked: Asked, solution: Solution) -> Holding:
 def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
     """Return the inputs of the simulator for a planned layout."""
     if not (prompts_timed(asked) and step_model_of(deployment).times_prompts):
-        raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts")
+        raise UnknownFact(f"{untimed_words(asked)}, no simulation of requests with prompts; {completed_words(asked)}")
     servers, terms = best.terms.decoding, best.terms
     sent = best.pool_for(asked.request_tokens)
     load = load_on(asked, deployment, best, typical_users(asked))

@@ -399,7 +399,7 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: TokenCount)
         longest_held=holding.context,
         beside=holding.beside(longest),
         pools=holding.terms.dp * holding.terms.decoding,
-        power_limit=asked.power_limit,
+        power_limit=asked.machine.limit_of(asked.power_limit),
         free_wanted=asked.settings.memory_fraction if load_memory_rule(asked.engine).checks_free else None,
     )
 

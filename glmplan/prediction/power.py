@@ -25,14 +25,20 @@ __all__ = ["check_limit", "decoding_slowdown", "limit_deviation", "limit_measure
 
 
 def check_limit(part: Accelerator, limit: Watts | None) -> None:
-    """Refuse a power limit above the rating.
+    """Refuse a power limit above the rating, or without a published one.
 
     Examples
     --------
     >>> check_limit(load_accelerator("rtx-pro-6000-ws"), 450.0)
     """
-    if limit is not None and part.tdp is not None and limit > part.tdp:
-        raise SpecError(f"is above the {part.tdp:g} W of {part.name}", field="--power-limit", value=limit)
+    if limit is None:
+        return
+    if part.tdp is None:
+        words = f"has no known effect: the rated power of {part.name} is not published; leave it out"
+        raise SpecError(words, field="--power-limit", value=f"{limit:g} W")
+    if limit > part.tdp:
+        words = f"is above the {part.tdp:g} W of {part.name}: give less, or leave it out for the rated power"
+        raise SpecError(words, field="--power-limit", value=f"{limit:g} W")
 
 
 def _sweep(part: Accelerator) -> tuple[list[Watts], list[float]]:

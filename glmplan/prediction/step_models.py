@@ -263,8 +263,8 @@ def step_model_of(deployment: Deployment, *, effects: Effects | None = None) -> 
     d = deployment
     tokens = 1.0 + d.draft_tokens
     if d.power_limit is not None and not runs_on_accelerators(d):
-        message = "what a power limit costs is not known where the accelerators do not hold and compute everything"
-        raise UnknownFact(message)
+        message = "no run shows the effect of a power limit where a processor computes too, or shares its memory"
+        raise UnknownFact(f"{message}: leave --power-limit out")
     if d.offload is not None:
         from glmplan.costs.offload.steps import HostedSteps
         from glmplan.costs.offload.work import load_offload_fit

@@ -70,7 +70,8 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     capacity = rows[0].capacity
     usable = rows[0].usable
     some = f", the engine uses up to {usable / GIB:.1f}" if usable < 0.995 * capacity else ""
-    title = f"Memory of each GPU, of {capacity / GIB:.1f} GiB addressable{some}"
+    each = "all GPUs together" if answer.asked.machine.shares else "each GPU"
+    title = f"Memory of {each}, of {capacity / GIB:.1f} GiB addressable{some}"
     out = paragraph(width, title, "")
     marks = _BAR if width >= WIDTH else _SHORT_BAR if width >= _NARROW else 0
     groups: list[tuple[list[int], MemoryBudget]] = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from glmplan.io.machines.resolve import over_all_sockets
 from glmplan.planner.capacity import experts_on_host, stage_ranks
 from glmplan.planner.evidence import EVIDENCE
 from glmplan.planner.plan import LEAST_GAIN, AnswerRecord, UserRow, Warn, best_changes, gain_words
-from glmplan.planner.ranking import Narrowing, narrowing_words, shown_users
+from glmplan.planner.ranking import Narrowing, completed_words, narrowing_words, shown_users
 from glmplan.present.answer_text import (
     NO_COPIES,
     change_numbers,
@@ -159,8 +160,11 @@ class _Screen:
 
     def _where(self) -> str:
         """Return the layout and the GPUs that it uses."""
-        holding, count = self.answer.holding, self.answer.asked.machine.count
+        holding, machine = self.answer.holding, self.answer.asked.machine
+        count = machine.count
         assert holding is not None
+        if machine.shares:
+            return f"layers dealt to all {len(machine.shares)} GPUs"
         used = holding.terms.accelerators
         cards = f"{used} of {count} GPUs; {count - used} idle" if used < count else f"all {count} GPUs"
         return f"{holding.terms.name} on {'1 GPU' if count == 1 else cards}"
@@ -198,10 +202,12 @@ class _Screen:
             yield from self._row("context", context_words(answer), 1)
         if answer.ranks:
             yield from self._row("memory", self._memory(), self.budget["memory"])
-        watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
+        machine = answer.asked.machine
+        watts = machine.limit_of(answer.asked.power_limit) or machine.accelerator.tdp
         if watts and answer.holding is not None and self.budget["power"]:
             cards = answer.holding.terms.accelerators
-            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, accelerators only"
+            each = "" if machine.shares else f"{cards} × {watts:g} W = "
+            text = f"{each}{cards * watts / 1e3:.3g} kW, accelerators only"
             yield from self._row("power", f"{text}; cost: glmplan compare", 1)
         if answer.basis and self.budget["basis"]:
             plain = answer.evidence == EVIDENCE[0] and "measured" in answer.basis
@@ -238,7 +244,9 @@ class _Screen:
         other = row.activation + row.graphs + row.communication + row.reserve
         terms_of = [("weights", sum(row.weights.values())), ("other", other), ("KV cache", row.cache)]
         parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in terms_of if size)
-        text = f"{gpus_words(holding)}: {parts} of {row.capacity / GIB:.1f} GiB"
+        shares = self.answer.asked.machine.shares
+        where = f"all {len(shares)} GPUs together" if shares else gpus_words(holding)
+        text = f"{where}: {parts} of {row.capacity / GIB:.1f} GiB"
         unused = row.capacity - row.total
         if unused >= 0.05 * GIB and holding.lacking <= 0:
             text += f"; {unused / GIB:.1f} GiB unused"
@@ -339,13 +347,12 @@ class _Screen:
 def _fact_asked(answer: AnswerRecord) -> str:
     """Return how a request states the fact without which no speed is known."""
     machine = answer.asked.machine
+    if options := over_all_sockets(machine.accelerator, machine.count):
+        return f"one server over all sockets: {options}"
     if not machine.host.host_memory_bandwidth and experts_on_host(answer.asked):
         return "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a node, as in 460GB/s"
     if machine.accelerator.memory_bandwidth is None:
-        from glmplan.catalog.entries.own_parts import EXAMPLE
-
-        line = EXAMPLE.format(name="own")
-        return f"the data sheet with its missing values, as in --on {machine.count}xown --part {line}"
+        return completed_words(answer.asked)
     return "a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"
 
 
@@ -355,7 +362,7 @@ def _asks(answer: AnswerRecord) -> list[str]:
     if answer.verdict == "unknown" and asked.machine.accelerator.kind == "cpu-socket":
         return ["the same with the memory of a machine, as in --host-memory '768 GB'"]
     if answer.verdict == "unknown":
-        return ["a TOML file with the known facts of the accelerator (--on FILE)"]
+        return [completed_words(asked)]
     if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":
         return [_fact_asked(answer)]
     if answer.verdict == "does_not_fit":

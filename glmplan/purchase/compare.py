@@ -216,7 +216,10 @@ def compared(questions: Sequence[Named], money: Money, *, users: int = 1, **said
         try:
             planned.append(deployment(model, on, users=(users,), **{**said, **alone}))
             options.append(words)
-        except (DoesNotFit, UnknownFact) as error:
+        except (DoesNotFit, UnknownFact, SpecError) as error:
+            # a limit that one machine cannot take says nothing of the others; any other mistake ends the comparison
+            if isinstance(error, SpecError) and error.field not in ("--power-limit", "power_limit"):
+                raise
             left_out.append((place, f"{model} on {on}" + f", {words}" * bool(words), str(error)))
             refused.append(error)
     if not planned:

@@ -665,7 +665,7 @@ def _plan(
         search.left_out[f"does not run: {best.terms.blocked.title}"] += 1
         return None
     if not prompts_timed(request):
-        search.left_out[f"{untimed_words(request)}, nor the SLO be checked"] += 1
+        search.left_out[f"{untimed_words(request)}; the SLO cannot be checked"] += 1
         return None
     unit.needed = needed = min((one for plan in plans if (one := _needed(plan, asked))), default=0)
     if not needed:

@@ -613,8 +613,9 @@ def _limited(plan: Deployed, limit: Watts | None) -> Deployed:
     """Return the plan under a power limit, with its unlimited layout."""
     if limit is None:
         return plan
-    check_limit(plan.asked.machine.accelerator, limit)
-    asked, deployed = plan.asked.but(power_limit=limit), replace(plan.deployment, power_limit=limit)
+    machine = plan.asked.machine
+    check_limit(machine.accelerator, limit)
+    asked, deployed = plan.asked.but(power_limit=limit), replace(plan.deployment, power_limit=machine.limit_of(limit))
     return replace(plan, asked=asked, deployment=deployed)
 
 

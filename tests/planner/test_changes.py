@@ -198,3 +198,11 @@ def test_what_does_not_fit_names_a_machine_or_format_that_does(words):
     assert (found.verdict, found.holding.terms.name) == (change.verdict, change.layout)
     assert found.user_rate == pytest.approx(change.user_rate, rel=1e-9)
     assert found.total_rate == pytest.approx(change.total_rate, rel=1e-9)
+
+
+@pytest.mark.parametrize("part", ["rx-7900-xtx", "w7900", "rx-6900-xt"])
+def test_no_change_names_weights_that_the_engine_is_not_known_to_run(part):
+    answer = fit_answer(PlanRequest("qwen3-8b", part, weights="awq-int4", users=(1,)))
+    assert answer.changes and not any(one.ask.startswith("--weights fp8") for one in answer.changes)
+    given = fit_answer(PlanRequest("qwen3-8b", part, weights="fp8", users=(1,)), changes=False)
+    assert any(one.severity == "unknown" for one in given.warnings)

@@ -106,7 +106,7 @@ def test_a_layout_over_nodes_of_unknown_network_fits_without_a_speed():
     ("words", "option"),
     [
         (PlanRequest("glm-5.1-nvfp4", "2xrtx-pro-6000-ws", engine="ktransformers"), "--host-memory-bandwidth"),
-        (PlanRequest("qwen3-8b", "1xr9700"), "--on 1xown --part own:memory="),
+        (PlanRequest("qwen3-8b", "1xgh200-96gb"), "--on '1xgh200-96gb-own:memory=96GB,bandwidth=?GB/s,"),
     ],
 )
 def test_an_answer_without_a_speed_names_the_option_that_states_the_missing_fact(words, option):

@@ -91,6 +91,24 @@ def test_several_accelerators_keep_the_same_share(plan):
     assert shares[0] == pytest.approx(shares[1], abs=1 / 37)
 
 
+@pytest.mark.parametrize("on", ["rtx-5090+rtx-3090", "rtx-3090+rtx-5090", "2xrtx-4060-ti-16gb+rtx-3090+rtx-5090"])
+def test_accelerators_of_several_kinds_keep_the_same_share_of_their_layers(on):
+    asked = PlanRequest("qwen3-235b-a22b", on, weights="q4_k_m", engine="llama.cpp", host_memory="192GB",
+                        host_memory_bandwidth="96GB/s")  # fmt: skip
+    answer = fit_answer(asked, changes=False)
+    (words,) = [word for word in answer.command if word.startswith("-ot")]
+    chosen = [int(number) for number in words.split("(")[1].split(")")[0].split("|")]
+    share = answer.asked.settings.host_experts
+    assert len(chosen) == round(share * 94)
+    # 94 layers and the output: the first layer of an accelerator is the first beyond the shares before it
+    ends = [sum(answer.asked.machine.shares[: n + 1]) * 95 for n in range(len(answer.asked.machine.shares))]
+    starts = [0.0, *ends[:-1]]
+    for start, end in zip(starts, ends, strict=True):
+        own = [n for n in range(94) if start <= n < end]
+        moved = sum(n in chosen for n in own)
+        assert moved == pytest.approx(share * len(own), abs=1)
+
+
 def test_weights_beyond_host_memory_are_bounded_by_the_drive(plan):
     answer = plan(memory=256)
     assert answer.verdict == "does_not_fit"
@@ -281,7 +299,7 @@ def test_layers_that_cannot_be_placed_are_refused_with_the_next_step(options, sa
 
 
 @pytest.mark.parametrize(
-    ("on", "said"), [("1xrtx-5080", "memory bandwidth of the host"), ("1xr9700", "bandwidth of r9700")]
+    ("on", "said"), [("1xrtx-5080", "memory bandwidth of the host"), ("1xgh200-96gb", "bandwidth of gh200-96gb")]
 )
 def test_an_unknown_speed_names_the_missing_fact(on, said):
     words = PlanRequest("llama-3.1-8b", on, weights="q4_k_m", engine="llama.cpp", gpu_layers=20)

@@ -7,8 +7,9 @@ import pytest
 from glmplan.catalog.engines.limitations import conditions_of, walls_for
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.hosts import load_machine
+from glmplan.catalog.entries.own_parts import blank_line, described_part
 from glmplan.catalog.files import data_folder
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownName
 from glmplan.io.machines.resolve import HostMemory, resolve_machine
 from glmplan.planner import fit_answer
 from glmplan.request.plan import PlanRequest
@@ -225,3 +226,23 @@ def test_the_memory_of_a_host_bounds_experts_on_its_processors():
     assert large.asked.machine.with_count(4).host.host_memory == 512e9
     with pytest.raises(SpecError, match="host-memory"):
         resolve_machine("m3-ultra", memory=HostMemory(512e9))
+
+
+@pytest.mark.parametrize("name", ["t4", "rtx-4090-laptop", "jetson-agx-orin", "epyc-7742", "m2-max", "radeon-8060s"])
+def test_the_hint_of_an_unknown_part_has_no_values_of_another_part(name):
+    with pytest.raises(UnknownName) as refused:
+        fit_answer(PlanRequest("qwen3-8b", name))
+    line = refused.value.message.split("--part ")[1].split(" ")[0]
+    assert line == blank_line(name) and "?GB" in line
+    with pytest.raises(SpecError, match="value of the data sheet"):
+        described_part(line)
+    filled = line.replace("=?GB/s", "=300GB/s").replace("=?GB", "=64GB").replace("=?T", "=65T")
+    assert fit_answer(PlanRequest("qwen3-8b", name, part=filled), changes=False).verdict == "fits"
+
+
+@pytest.mark.parametrize(
+    ("name", "close"), [("RTX 8000", "rtx-a6000"), ("mi210", "mi3"), ("hgx-b200-9", "hgx-b200-8"), ("a30", "a40")]
+)
+def test_the_nearest_names_of_an_unknown_part_begin_with_the_most_similar(name, close):
+    with pytest.raises(UnknownName, match=f"nearest: {close}"):
+        resolve_machine(name)

@@ -139,3 +139,23 @@ def test_the_card_with_the_lower_power_limit_is_never_faster(slower, faster, mod
                 for end in ("value", "low", "high"):
                     mine, theirs = getattr(figure, end), getattr(many[name], end)
                     assert sign * mine <= sign * theirs + 1e-9 * theirs, (name, end, users, lengths)
+
+
+@pytest.mark.parametrize("name", ["rtx-2080-ti", "m3-ultra", "h800-sxm", "epyc-9004"])
+def test_a_limit_of_a_part_without_a_published_rating_is_refused(name):
+    with pytest.raises(SpecError, match="leave it out"):
+        check_limit(load_accelerator(name), 100.0)
+
+
+@pytest.mark.parametrize("on", ["rtx-5080+rtx-5090", "rtx-5090+rtx-5080"])
+def test_a_limit_of_unlike_cards_holds_for_each_of_them(on):
+    def plan(limit):
+        said = {"engine": "llama.cpp", "weights": "q4_k_m", "power_limit": limit}
+        return glmplan.fit("llama-3.1-8b", on, users=(1,), **said)
+
+    # ratings of 360 and 575 W: 400 W limits the larger card alone, and 360 + 400 W are drawn
+    assert plan("400W").deployment.power_limit == 760.0
+    rates = [plan(limit).user_rate for limit in ("300W", "400W", None)]
+    assert rates == sorted(rates) and rates[0] < rates[-1]
+    with pytest.raises(SpecError, match="above the 575 W of rtx-5090"):
+        plan("600W")

@@ -222,3 +222,10 @@ def test_an_outcome_that_is_none_or_lacks_a_price_is_refused(six):
     with pytest.raises(SpecError, match="--price l20"):
         sensitivity(unpriced, MONEY, users=1, outcome="usd_month")
     assert set(OUTCOMES) >= {"tpot_mean_ms", "usd_month"}
+
+
+def test_a_power_limit_that_one_machine_cannot_take_leaves_the_others_compared():
+    plans = [("llama-3.1-8b", "1xh100-sxm"), ("llama-3.1-8b", "1xl4"), ("llama-3.1-8b", "1xh200-sxm")]
+    found = compared(plans, MONEY, users=1, power_limit="500W")
+    assert [side.planned.asked.machine.text for side in found.sides] == ["1xh100-sxm", "1xh200-sxm"]
+    assert [place for place, _, _ in found.left_out] == [1]

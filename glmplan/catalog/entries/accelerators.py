@@ -99,11 +99,16 @@ def short_name(text: str) -> str:
     --------
     >>> short_name("GeForce RTX 4060 Ti"), short_name("7900xtx"), short_name("Radeon RX 7900 XTX")
     ('4060ti', '7900xtx', '7900xtx')
+    >>> short_name("4090 48G"), short_name("Ascend 910B")
+    ('409048gb', '910b')
     """
-    return _BEFORE_NUMBER.sub("", re.sub(r"[^a-z0-9]", "", text.lower()))
+    plain = re.sub(r"(?<=\d)g$", "gb", re.sub(r"[^a-z0-9]", "", text.lower()))
+    return _BEFORE_NUMBER.sub("", plain)
 
 
-_BEFORE_NUMBER = re.compile(r"^(nvidia|amd|intel|apple)?(geforce|radeon|instinct|tesla|quadro|arc)?(rtx|gtx|rx)?")
+_BEFORE_NUMBER = re.compile(
+    r"^(nvidia|amd|intel|apple|huawei)?(geforce|radeon|instinct|tesla|quadro|arc|ascend)?(rtx|gtx|rx)?"
+)
 
 
 @cache

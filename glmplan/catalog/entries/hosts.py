@@ -234,19 +234,20 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
         close = [f"{count}x{item}" if count > 1 else item for item in parts]
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
         return UnknownName(f"is not a known accelerator; {hint}; {_own_part(plain)}", value=part)
-    hosts = nearest(plain, [*host_names(), *host_aliases()])
+    hosts = [host_aliases().get(item, item) for item in nearest(plain, [*host_names(), *host_aliases()])]
+    alike = nearest(plain, [*parts, *hosts], len(parts) + len(hosts) or 1, alike=0.0)
     begun = [item for item in parts if item.startswith(f"{plain}-") or short_name(item).startswith(short_name(plain))]
-    close = list(dict.fromkeys([*begun, *(host_aliases().get(item, item) for item in hosts), *parts]))[:5]
+    close = list(dict.fromkeys([*begun, *alike]))[:5]
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
     return UnknownName(f"is not a known host or accelerator; {hint}; {_own_part(plain)}", value=name)
 
 
 def _own_part(name: str) -> str:
     """Return the hint how to plan with a part outside the catalogue."""
-    from glmplan.catalog.entries.own_parts import EXAMPLE
+    from glmplan.catalog.entries.own_parts import blank_line
 
-    line = EXAMPLE.format(name=name if 0 < len(name) <= _LONG_NAME else "part")
-    return f"or give its data sheet: --part {line} (more values in a file: docs/guide/hardware.md)"
+    line = blank_line(name if 0 < len(name) <= _LONG_NAME else "part")
+    return f"or give its data sheet: --part {line} with its values for ? (more in a file: docs/guide/hardware.md)"
 
 
 def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:

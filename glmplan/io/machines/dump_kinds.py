@@ -59,7 +59,7 @@ _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
 _COMMANDS = (
     "nvidia-smi -q -x > gpu.xml; nvidia-smi topo -m > topo.txt; lscpu > lscpu.txt; numactl -H > numa.txt; "
     "sudo lspci -vvv > pci.txt (AMD: amd-smi static, rocm-smi --showtopo; Intel: xpu-smi discovery; "
-    "Ascend: npu-smi info)"
+    "Ascend: npu-smi info; Gaudi: hl-smi; Mac: system_profiler SPHardwareDataType)"
 )
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names, load_accelerator
+from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names, load_accelerator, short_name
+from glmplan.catalog.entries.own_parts import line_of
 from glmplan.catalog.files import plain_name
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.machines.dump_readers import CpuFacts, Dump, GpuFacts, Memory, NumaFacts, PciDevice, PciTree, Relations
-from glmplan.io.machines.table_readers import PeerAccess
+from glmplan.io.machines.table_readers import MainMemory, PeerAccess
 from glmplan.units import Bytes
 
 #: bandwidth of one NVLink in one direction by compute capability [B/s]: 14.0625 GB/s on cards of Ampere (GA102), 50 on
@@ -221,6 +222,20 @@ def accelerator_of(product: str, memory: Bytes | None = None) -> str | None:
     return known or (longer[0] if len(longer) == 1 else None)
 
 
+def _of_cut_name(gpu: GpuFacts) -> str | None:
+    """Return the only part of this memory whose name begins so, or None."""
+    if gpu.cut_name is None or gpu.memory is None:
+        return None
+    begun, found = short_name(gpu.cut_name), set()
+    aliases = accelerator_aliases()
+    for part in map(load_accelerator, accelerator_names()):
+        own = (alias for alias, name in aliases.items() if name == part.name)
+        equal = part.memory and abs(gpu.memory / part.memory - 1.0) < _SAME_MEMORY
+        if equal and any(short_name(name).startswith(begun) for name in (part.full_name, *part.printed_as, *own)):
+            found.add(part.name)
+    return found.pop() if len(found) == 1 else None
+
+
 def _plain_product(product: str) -> str:
     """Return a product name without its vendor, for comparison."""
     bracket = re.search(r"\[([^\]]*(?:RTX|Tesla|Instinct|Radeon|GeForce)[^\]]*)\]", product)
@@ -289,6 +304,13 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
         if numa and all(node in numa.sizes for node in mine):
             entry["memory_size"] = f"{sum(numa.sizes[node] for node in mine)!r} B"
         sockets.append({key: value for key, value in entry.items() if value not in (None, [])})
+    apart = [node for node, size in (numa.sizes.items() if numa else ()) if size and node not in socket_of]
+    if numa and with_cpus and apart:
+        listed = ", ".join(f"{node} ({numa.sizes[node] / 2**30:,.0f} GiB)" for node in apart)
+        assumed.append(f"memory of NUMA nodes without processors is left out: {listed}")
+    for _, whole in [] if numa else _of(dumps, MainMemory):
+        for entry in sockets:
+            entry["memory_size"] = f"{whole.size / count!r} B"
     for _, memory in memories:
         if numa and memory.size < 0.9 * sum(numa.sizes.values()):
             assumed.append("the list of memory modules is not complete: bandwidth left unknown")
@@ -306,9 +328,19 @@ def _near_nodes(numa: NumaFacts, known: list[int]) -> list[list[int]] | None:
     pairs = {(one, other) for (one, other), apart in numa.distances.items() if one != other and apart < _OTHER_SOCKET}
     place = {node: index for index, node in enumerate(known)}
     together = {(place[one], place[other]) for one, other in pairs if one in place and other in place}
-    if not together:
-        return None
-    return [[known[index] for index in group] for group in _groups(len(known), together)]
+    groups = _groups(len(known), together)
+    # every pair of a socket is near: a ring of sockets, each near to the next one, is no socket
+    whole = all((one, other) in together for group in groups for one in group for other in group if one != other)
+    return [[known[index] for index in group] for group in groups] if together and whole else None
+
+
+def _domain(linked: set[tuple[int, int]], count: int) -> int | None:
+    """Return the size of equal groups of neighbours that links join, or None."""
+    for size in (size for size in range(2, count) if count % size == 0):
+        groups = (range(first, first + size) for first in range(0, count, size))
+        if linked == {(one, other) for group in groups for one in group for other in group if one != other}:
+            return size
+    return None
 
 
 def _scale_up(relations: Relations | None, part: str | None, source: str) -> tuple[dict[str, Any] | None, list[str]]:
@@ -331,11 +363,11 @@ def _scale_up(relations: Relations | None, part: str | None, source: str) -> tup
         rate = each * min(links) if each is not None else None
     if rate is None:
         return None, ["rate of the scale-up links"]
-    pairs = {(one, one ^ 1) for one in range(relations.count)}
-    if not everyone and linked != pairs:
-        return None, ["scale-up links that do not join neighbours in pairs"]
-    topology = "mesh" if mesh else "switch" if everyone and relations.count > 2 else "bridge"
-    domain = relations.count if everyone else 2
+    domain = relations.count if everyone else _domain(linked, relations.count)
+    if domain is None:
+        told = "joined parts can be planned as a machine of their own"
+        return None, [f"scale-up links that do not join equal groups of neighbours, planned as PCIe: {told}"]
+    topology = "mesh" if mesh else "switch" if domain > 2 else "bridge"
     kind = "xgmi" if mesh else "nvlink"
     said = {"kind": kind, "topology": topology, "bandwidth": f"{rate!r} B/s", "domain": domain, "source": source}
     return said, []
@@ -387,7 +419,7 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
     part = cards[0]["accelerator"]
     unified = _unified(part)
     assumed += _assumed_links(cards, places)
-    assumed += _power_limits(gpus, part)
+    assumed += [*_power_limits(gpus, part), *_conditions_of_gpus(gpus, cards), *_peer_words(dumps)]
     if all("link" in card for card in cards):
         unknown = [item for item in unknown if item != "PCIe generation and lanes"]
     source = "; ".join(f"{dump.tool} ({dump.file.rsplit('/', 1)[-1]})" for dump in dumps)
@@ -459,6 +491,40 @@ def _power_limits(gpus: list[GpuFacts], part: str) -> list[str]:
     return [f"the power limit of {least} (of {own:g} W) is no part of a host: plan with --power-limit '{least}'"]
 
 
+def _conditions_of_gpus(gpus: list[GpuFacts], cards: list[dict[str, Any]]) -> list[str]:
+    """Return notes on instances, narrow links and other sizes of memory."""
+    said = []
+    divided = [str(gpu.index) for gpu in gpus if gpu.divided]
+    if divided:
+        said.append(f"MIG is on for accelerator {', '.join(divided)}: planned whole, as after nvidia-smi -mig 0")
+    for gpu, card in zip(gpus, cards, strict=False):  # none are listed where a topology alone counts them
+        lanes = card.get("link", {}).get("lanes", 0)
+        if gpu.lanes_now and gpu.lanes_now < lanes:
+            now = f"{gpu.lanes_now} lanes now, {lanes} are planned"
+            said.append(f"accelerator {gpu.index}: {now}: read under load, an idle link can be narrower")
+        said += _other_memory(gpu, card["accelerator"])
+    return said
+
+
+def _other_memory(gpu: GpuFacts, name: str) -> list[str]:
+    """Return a note for an Apple part with other memory than the catalogue's."""
+    try:
+        part = load_accelerator(name)
+    except UnknownName:
+        return []
+    if part.vendor != "Apple" or gpu.memory is None or part.memory is None or gpu.memory == part.memory:
+        return []
+    own = line_of(part.model_copy(update={"memory": gpu.memory}))
+    return [f"{name} has {part.memory / 2**30:.0f} GiB in the catalogue, this machine {gpu.memory / 2**30:.0f} GiB: "
+            f"plan with --on '{own.removesuffix(',bf16=?T')}'"]  # fmt: skip
+
+
+def _peer_words(dumps: Sequence[Dump]) -> list[str]:
+    """Return the assumption on a matrix of peer access, which names no kind."""
+    known = any(peers.direct is not None for _, peers in _of(dumps, PeerAccess))
+    return ["the matrix of peer access is that of topo -p2p r or w: -p2p n and a tell other facts"] if known else []
+
+
 def _assumed_links(cards: list[dict[str, Any]], places: Places | None) -> list[str]:
     """Fill links without a description by limits; return notes.
 
@@ -510,12 +576,15 @@ def _cards(
         place = dict(places.cards[index]) if places else {}
         product = gpu.name or place.pop("name", None)
         place.pop("name", None)
-        part = accelerator or (accelerator_of(product, gpu.memory) if product else None)
+        part = accelerator or (accelerator_of(product, gpu.memory) if product else _of_cut_name(gpu))
+        if part is None and gpu.cut_name:
+            message = f"is needed: the table cuts the name {gpu.cut_name!r}; add nvidia-smi -L to the dumps"
+            raise SpecError(message, field="--accelerator")
         if part is None and product is None:
             raise SpecError("is needed: these dumps do not name the accelerators", field="--accelerator")
         if part is None:
             part = _plain_product(str(product))
-            unknown.append(f"accelerator {product!r}: not in the catalogue")
+            unknown.append(f"accelerator {product!r}: not in the catalogue; name a file of its data sheet in [[cards]]")
         card = {"accelerator": part, **place}
         if gpu.generation and gpu.lanes:
             mine = {"generation": gpu.generation, "lanes": gpu.lanes}

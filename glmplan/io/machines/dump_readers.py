@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
@@ -59,6 +59,9 @@ class GpuFacts:
     memory_clock: Hertz | None = None
     power_limit: Watts | None = None
     driver: str | None = None
+    lanes_now: int | None = field(default=None, repr=False)  # an idle link can be narrower
+    divided: bool = field(default=False, repr=False)  # into instances (MIG)
+    cut_name: str | None = field(default=None, repr=False)  # beginning of a name that a table cuts off
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +361,7 @@ def read_topo(text: str, file: str) -> Relations:
     columns = [word for word in words if re.fullmatch(r"GPU\d+|NIC\d+|mlx\d+_\d+", word)]
     gpus = [word for word in columns if word.startswith("GPU")]
     affinity = "NUMA Affinity" in lines[start]
+    processors: dict[int, str] = {}
     cells: dict[tuple[int, int], str] = {}
     numa: dict[int, int] = {}
     seen = 0
@@ -382,16 +386,25 @@ def read_topo(text: str, file: str) -> Relations:
             node = _numa_node(line, rest[len(columns) :])
             if node is not None:
                 numa[row] = node
+        elif "CPU Affinity" in lines[start] and len(rest) > len(columns):
+            processors[row] = rest[len(columns)]
         seen += 1
     if seen != len(gpus):
         raise SpecError(f"describes {seen} GPUs, its header names {len(gpus)}", file=file)
-    for (one, other), value in cells.items():
-        if cells[other, one] != value:
-            raise SpecError(f"says {value} from GPU{one} to GPU{other} but {cells[other, one]} back", file=file)
+    _check_symmetric(cells, file)
+    if len(processors) == len(gpus):  # before the column of NUMA nodes: equal processors are one node
+        order = list(dict.fromkeys(processors[row] for row in sorted(processors)))
+        numa = {row: order.index(listed) for row, listed in processors.items()}
     notes: tuple[str, ...] = ()
     if "NODE" in cells.values():
         notes = ("NODE can hide a switch fabric inside one chip: lspci -vvv or a measurement tells",)
     return Relations(len(gpus), cells, numa, notes)
+
+
+def _check_symmetric(cells: dict[tuple[int, int], str], file: str) -> None:
+    for (one, other), value in cells.items():
+        if cells[other, one] != value:
+            raise SpecError(f"says {value} from GPU{one} to GPU{other} but {cells[other, one]} back", file=file)
 
 
 def _numa_node(line: str, rest: list[str]) -> int | None:
@@ -424,6 +437,15 @@ def _least(*values: int | None) -> int | None:
     return min(known) if known else None
 
 
+#: blocks and names of the power limit in force, in the releases of nvidia-smi; the default is that of the board
+_POWER_BLOCKS = ("gpu_power_readings", "power_readings")
+_POWER_LIMITS = ("current_power_limit", "enforced_power_limit", "power_limit", "default_power_limit")
+
+
+def _first_watts(texts: Iterable[str | None]) -> float | None:
+    return next((watts for text in texts if (watts := _quantity(text, "watts")) is not None), None)
+
+
 def read_query_xml(text: str, file: str) -> list[GpuFacts]:
     """Read `nvidia-smi -q -x`.
 
@@ -448,9 +470,7 @@ def read_query_xml(text: str, file: str) -> list[GpuFacts]:
         generation = _least(
             *(_number(of(f"pcie_gen/{key}")) for key in ("max_link_gen", "max_device_link_gen", "max_host_link_gen"))
         )
-        limit = gpu.findtext("gpu_power_readings/default_power_limit") or gpu.findtext(
-            "power_readings/default_power_limit"
-        )
+        limits = (gpu.findtext(f"{block}/{name}") for block in _POWER_BLOCKS for name in _POWER_LIMITS)
         total = _quantity(gpu.findtext("fb_memory_usage/total"), "bytes")
         reserved = _quantity(gpu.findtext("fb_memory_usage/reserved"), "bytes")
         gpus.append(
@@ -463,8 +483,10 @@ def read_query_xml(text: str, file: str) -> list[GpuFacts]:
                 generation,
                 _number(of("link_widths/max_link_width")),
                 _quantity(gpu.findtext("max_clocks/mem_clock"), "hertz"),
-                _quantity(limit, "watts"),
+                _first_watts(limits),
                 driver,
+                _number(of("link_widths/current_link_width")),
+                gpu.findtext("mig_mode/current_mig") == "Enabled",
             )
         )
     if not gpus:
@@ -511,7 +533,8 @@ def _from_text(index: int, gpu: dict[str, str], driver: str | None) -> GpuFacts:
     generation = _least(*(_number(gpu.get(f"{link}/{key}")) for key in ("Max", "Device Max", "Host Max")))
     total = _quantity(gpu.get("FB Memory Usage/Total"), "bytes")
     reserved = _quantity(gpu.get("FB Memory Usage/Reserved"), "bytes")
-    limit = gpu.get("GPU Power Readings/Default Power Limit") or gpu.get("Power Readings/Default Power Limit")
+    names = [(block.replace("_", " "), name.replace("_", " ")) for block in _POWER_BLOCKS for name in _POWER_LIMITS]
+    tree = {key.lower(): value for key, value in gpu.items()}
     return GpuFacts(
         index,
         gpu.get("Product Name"),
@@ -521,8 +544,10 @@ def _from_text(index: int, gpu: dict[str, str], driver: str | None) -> GpuFacts:
         generation,
         _number(gpu.get("PCI/GPU Link Info/Link Width/Max")),
         _quantity(gpu.get("Max Clocks/Memory"), "hertz"),
-        _quantity(limit, "watts"),
+        _first_watts(tree.get(f"{block}/{name}") for block, name in names),
         driver,
+        _number(gpu.get("PCI/GPU Link Info/Link Width/Current")),
+        gpu.get("MIG Mode/Current") == "Enabled",
     )
 
 
@@ -564,8 +589,10 @@ def read_query_csv(text: str, file: str) -> list[GpuFacts]:
                 _least(*(_number(row.get(key)) for key in ends)),
                 _number(row.get("pcie.link.width.max")),
                 of("clocks.max.mem", "hertz") or of("clocks.max.memory", "hertz"),
-                of("power.limit", "watts"),
+                of("power.limit", "watts") or of("enforced.power.limit", "watts"),
                 row.get("driver_version"),
+                _number(row.get("pcie.link.width.current")),
+                row.get("mig.mode.current") == "Enabled",
             )
         )
     if not gpus:

@@ -13,13 +13,13 @@ from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
-from glmplan.units import GIB, Bytes, BytesPerSecond
+from glmplan.units import GIB, Bytes, BytesPerSecond, Watts
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.host import Host
 
-__all__ = ["HostMemory", "Machine", "record_toml", "resolve_machine"]
+__all__ = ["HostMemory", "Machine", "over_all_sockets", "record_toml", "resolve_machine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,16 @@ class Machine:
         host = self.given.of(host)
         return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.given)
 
+    def limit_of(self, each: Watts | None) -> Watts | None:
+        """Return the power limit of what is planned as one accelerator.
+
+        `each`: that of each card; a card of a lower rating keeps its rating.
+        """
+        if each is None or not self.shares:
+            return each
+        ratings = [(load_accelerator(name).tdp or each, count) for name, count in self.kinds]
+        return sum(min(each, rating) * count for rating, count in ratings)
+
     @property
     def left_out(self) -> str:
         """Return the accelerators of other kinds as text, or an empty text."""
@@ -135,6 +145,20 @@ class Machine:
 def _processor(part: Accelerator, memory: Bytes) -> Accelerator:
     """Return a processor with the memory that its machine holds."""
     return part.model_copy(update={"memory": memory, "memory_note": "as given"})
+
+
+def over_all_sockets(part: Accelerator, sockets: int) -> str:
+    """Return the options of one server over all sockets, or an empty text.
+
+    Each further socket adds a fitted share of the first one's bandwidth.
+    """
+    if part.memory is None or part.memory_bandwidth is None or part.kind != "cpu-socket" or sockets < 2:
+        return ""
+    from glmplan.costs.offload.work import load_offload_fit
+
+    memory = part.memory * sockets
+    rate = part.memory_bandwidth * (1.0 + load_offload_fit().next_socket * (sockets - 1))
+    return f"--on all --part all:memory={memory / 1e9:g}GB,bandwidth={rate / 1e9:.0f}GB/s,kind=cpu-socket"
 
 
 def _named_part(text: str, part: str | None) -> str:
@@ -199,9 +223,14 @@ def resolve_machine(text: str, part: str | None = None, memory: HostMemory = Hos
                     f"is no choice: {accelerator.name} has that of its data sheet (--part describes another)",
                     field="--host-memory-bandwidth", value=text,
                 )  # fmt: skip
-            accelerator = _processor(accelerator, (memory.size or 0.0) / max(host.accelerators_per_node, 1))
+            notes += memory.notes
+            memory = HostMemory((memory.size or 0.0) / host.accelerator_count)
+            accelerator = _processor(accelerator, memory.size or 0.0)
+            if options := over_all_sockets(accelerator, host.accelerator_count):
+                notes.append(f"a server on each socket, with equal parts of this memory; one over all: {options}")
+        else:
+            notes += memory.notes
         host = memory.of(host)
-        notes += memory.notes
     count, pairs = host.accelerator_count, tuple(kinds.items())
     machine = Machine(text, host, accelerator, count, named, tuple(notes), memory, pairs)
     if not machine.left_out:

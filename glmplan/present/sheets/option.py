@@ -13,12 +13,12 @@ from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.entries.prices import Quotation
 from glmplan.catalog.files import read_json, understood
 from glmplan.costs.memory.pool import MemoryBudget, stage_pools
-from glmplan.errors import GlmplanError, SpecError
+from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.io.runs.columns import INTERVAL_KINDS
 from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
 from glmplan.planner.launch import seats_of
-from glmplan.planner.ranking import load_of
+from glmplan.planner.ranking import completed_words, load_of, prompts_timed, untimed_words
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
 from glmplan.prediction.load import Load, metrics_of
@@ -540,6 +540,9 @@ def _plans(model: str, wanted: Wanted, load: tuple[int, int, int], said: Mapping
     share = (-(-users // wanted.machines),)
     given: dict[str, Any] = {"users": share, "input": inputs, "output": outputs} | dict(said) | dict(wanted.said)
     first = deployment(model, wanted.on, **given)
+    if not prompts_timed(first.asked):
+        words = "cells of a workbook compute with both: leave it out, or"
+        raise UnknownFact(f"{wanted.on}: {untimed_words(first.asked)}, and {words} {completed_words(first.asked)}")
     terms = first.holding.terms
     layout = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")}
     plans = [first]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from glmplan.io.machines.resolve import HostMemory, over_all_sockets, resolve_machine
 from glmplan.io.machines.this_machine import (
     matrix_rate,
     memory_bandwidth,
@@ -97,3 +98,16 @@ def test_nvml_answers_become_facts_and_silence_stays_unknown(monkeypatch):
 def test_a_machine_without_the_package_has_no_nvidia_accelerators(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert read_nvml() == ([], None)
+
+
+@pytest.mark.parametrize("sockets", [1, 2, 4])
+def test_the_memory_of_a_machine_is_divided_between_its_sockets(sockets):
+    machine = resolve_machine(f"{sockets}xepyc-9005-ddr5-6400", memory=HostMemory(768e9))
+    assert machine.accelerator.memory == machine.host.host_memory == 768e9 / sockets
+    options = over_all_sockets(machine.accelerator, sockets)
+    assert bool(options) == (sockets > 1)
+    if options:
+        whole = resolve_machine("all", part=options.split("--part ")[1])
+        assert whole.accelerator.memory == 768e9
+        # each further socket adds less than the first has
+        assert 1.0 < whole.accelerator.memory_bandwidth / 614.4e9 < sockets

@@ -115,3 +115,12 @@ def test_two_servers_of_several_kinds_are_refused_with_their_numbers(host, engin
     more = fit_answer(PlanRequest("qwen3-8b", host(("rtx-5090", 2), ("rtx-5080", 1)), weights="q4_k_m",
                                   engine="llama.cpp", users=(2,), replicas=2), changes=False)  # fmt: skip
     assert more.holding.terms.replicas == 2 and more.asked.machine.left_out == "1 × rtx-5080"
+
+
+@pytest.mark.parametrize("on", ["rtx-5080+rtx-3060-12gb", "2xrtx-3060-12gb+rtx-4060-ti-8gb"])
+def test_memory_that_is_short_is_that_of_all_cards_together(on):
+    words = PlanRequest("llama-3.1-70b", on, weights="q4_k_m", engine="llama.cpp", users=(1,))
+    answer = fit_answer(words, changes=False)
+    cards = resolve_machine(on).kinds
+    assert answer.verdict == "does_not_fit"
+    assert f"short on all {sum(count for _, count in cards)} GPUs together" in answer.headline

@@ -12,7 +12,8 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 import glmplan
-from glmplan.errors import SpecError
+from glmplan.catalog.entries.hosts import load_machine
+from glmplan.errors import SpecError, UnknownFact
 from glmplan.present.sheets.book import FUNCTIONS, functions_in
 from glmplan.present.sheets.input_pages import FIRST, SHEETS, assumptions_of, columns_of, fixed_facts
 from glmplan.present.sheets.option import options_of, read_wanted
@@ -230,3 +231,11 @@ def test_a_workbook_of_answers_of_one_token_is_refused_as_it_promises_later_ones
     with pytest.raises(SpecError, match="--output: 1 must be at least 2"):
         load_of_words(8, None, 1, None)
     assert load_of_words(8, None, 2, None).output == 2
+
+
+@pytest.mark.parametrize("on", ["1xm3-ultra", "2xm4-max"])
+def test_a_part_whose_prompts_cannot_be_timed_is_refused_with_the_line_that_states_its_rate(on, money):
+    with pytest.raises(UnknownFact) as refused:
+        options_of("qwen3-8b", read_wanted(on, None, "qwen3-8b"), money, load=(1, INPUT, OUTPUT), said={})
+    line = str(refused.value).split("--on '")[1].rstrip("'")
+    assert line.endswith(",bf16=?T") and load_machine(line.replace("?", "57")).accelerator_count == int(on[0])
