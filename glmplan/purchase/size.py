@@ -450,7 +450,8 @@ def sized(
     unpriced = sorted(search.unpriced, key=lambda option: (option.accelerators, option.name))[:answers]
     answer = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
                    left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price,
-                   boards=() if asked.only or asked.own else boards_left_out(), modules=_has_modules(asked))  # fmt: skip
+                   boards=() if asked.only or asked.own else boards_left_out(),
+                   modules=_has_modules(asked))  # fmt: skip
     answer = replace(
         answer,
         options=tuple(_with_headroom(search, option) for option in options),
