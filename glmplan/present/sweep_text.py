@@ -38,7 +38,7 @@ def sweep_text(
 
 
 def _front(best: pd.DataFrame, objectives: tuple[str, ...], varied: list[str]) -> str:
-    names = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
+    names = dict.fromkeys(("model", "checkpoint", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in names if name in best]
     rows = best.sort_values(list(objectives), ascending=False).head(_LISTED)
     metrics = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *objectives, "evidence")

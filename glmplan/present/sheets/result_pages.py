@@ -115,7 +115,8 @@ _RESULT_TITLES = {
     "each_high": ("to", "tok/s", "one"),
     "wait": ("Mean TTFT", "s", "two"),
     "gap": ("Mean TPOT", "ms", "one"),
-    "safe": ("Safe users", "users", "whole"),
+    "safe": ("Safe users (95 %)", "users", "whole"),
+    "safe_half": ("Users at 50 % probability", "users", "whole"),
     "limit": ("limited by", "", "wrap"),
     "kw": ("Power at the wall", "kW", "two"),
     "purchase": ("Purchase", "{}", "whole"),
@@ -343,6 +344,7 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "TTFT": f"MIN({at['safe_wait']},{at['safe_wait_high']})",
     }  # fmt: skip
     least = f"MIN({','.join(limits.values())})"
+    half = f"MIN({at['held']},{at['seats']},{at['safe_gap']},{at['safe_wait']})"
     words = "".join(f'IF({limit}<={least},"{name}",' for name, limit in limits.items()) + '""' + ")" * len(limits)
     most = f'IF(AND({least}={at["most_users"]},{at["held_low"]}>{least}),"calculated range",{words})'
     full = f"OR({share}>{at['held']},context_tokens>{at['longest']},{share}>{at['seats']})"
@@ -361,6 +363,7 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "wait": speed(at["first"]),
         "gap": speed(f"1000*{at['further']}/(answer_tokens-1)"),
         "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"{_OUTSIDE}")',
+        "safe_half": f'IF({at["inside"]},IF(context_tokens>{at["longest"]},0,{machines}*{half}),"{_OUTSIDE}")',
         "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},"longest request",{most}),"–")',
     }
 
