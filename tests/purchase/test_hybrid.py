@@ -191,6 +191,18 @@ def test_the_worked_example_deals_out_requests_as_the_case_that_it_is_from():
     assert scale is None or scale > 1.0
 
 
+def test_a_machine_carries_more_at_a_lower_probability(tmp_path):
+    text = (
+        '[[classes]]\nname = "chat"\nrequests_per_day = 100\ninput = 500\noutput = 50\nslo = "tpot mean < 12 ms"\n'
+        '[[classes]]\nname = "files"\nrequests_per_day = 100\ninput = 500\noutput = 50\n'
+        '[[local]]\nname = "box"\nmodel = "llama-3.1-8b"\non = "1xh100-sxm"\nusd_month = 900\nmost = 1\n'
+    )
+    sure, half = (
+        read_portfolio(write(tmp_path, text), MONEY, probability=share).locals[0].carries for share in (0.95, 0.5)
+    )
+    assert all(0 < sure[name] < 0.95 * half[name] for name in ("chat", "files"))
+
+
 def test_what_only_a_machine_may_serve_has_no_part_in_the_break_even():
     box = Local("box", 700.0, "buy", 3, {"chat": 9.0, "secret": 9.0})
     api = Seller("api", {"chat": 1e-3}, {"secret": "must stay on premises"})
