@@ -236,7 +236,8 @@ def _capacity(entry: _LocalEntry, kind: RequestClass, probability: Ratio) -> Per
     if not kind.slo:
         holding = planned.holding
         concurrency = int(max(min(holding.held_low, places_of(planned.asked, holding)), 1))
-        return predict(planned, users=min(concurrency, 4096)).figures["output_rate"].quantile(1.0 - probability) / kind.output
+        rate = predict(planned, users=min(concurrency, 4096)).figures["output_rate"]
+        return rate.quantile(1.0 - probability) / kind.output
     traffic = Traffic(kind="poisson", rate=1.0, input=kind.input, output=kind.output, shared_prefix=kind.cached)
     return float(safe(planned, kind.slo, traffic=traffic, probability=probability).load)
 
