@@ -19,6 +19,9 @@ __all__ = ["command"]
 def command(
     portfolio: Annotated[Path, typer.Argument(help="TOML with [[classes]], [[local]] and [[api]].")],
     *,
+    probability: Annotated[
+        float | None, typer.Option(help="Probability with which machines meet the SLO of a class; 0.95 by default.")
+    ] = None,
     money: o.MoneyOptions = o.MoneyOptions(),
     form: o.Format = Form.text,
 ) -> None:
@@ -27,9 +30,10 @@ def command(
     The answer includes the value of one more machine.
     """
     from glmplan.cli.options import read_money
+    from glmplan.prediction.distribution import probability_asked
     from glmplan.purchase.hybrid import best_mix, break_even_scale, one_more, portfolio_of_offered, read_portfolio
 
-    read = read_portfolio(portfolio, read_money(money))
+    read = read_portfolio(portfolio, read_money(money), probability=probability_asked(probability))
     mix = best_mix(read)
     free = portfolio_of_offered(read)
     scale = break_even_scale(free) if free.locals and free.sellers and free.classes else None

@@ -51,9 +51,10 @@ def solve_for_slo(
     Notes
     -----
     Layouts with the verdict of the chosen one are compared: for users of uniform requests by how many meet the SLO with
-    the probability, searched for the two with the most by steady sums; for request rates, of which the same two are
-    compared, and for sessions by how far the simulated statistics lie below their bounds, for the slowest service that
-    has to meet them. The chosen one stays within 5 %.
+    the probability, searched for the two with the most by steady sums; for request rates and sessions by how far the
+    simulated statistics lie below their bounds, for the slowest service that has to meet them. Of request rates the
+    same two are compared, and the two with the highest rate within the bound on decode. The chosen one stays within
+    5 %.
     A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
     """
     peers = contenders(solution, traffic, targets, probability=probability)
@@ -106,23 +107,25 @@ def _foremost(
 ) -> list[Scored]:
     """Return the chosen layout and those with more users, the most first.
 
-    At the probability or in the median: steady sums tell little where hardly one user meets the SLO.
+    At the probability or in the median: steady sums tell little where hardly one user meets the SLO. Users of a closed
+    loop wait for each other's prompts, so that a bound on TTFT hides the rate of a data-parallel layout: for request
+    rates the layouts with the highest rate are returned too.
     """
     asked = _of_lengths(asked, traffic)
     # one call takes less than one for each layout; `_users` finds the predictions cached
     grids = ((one.holding, users) for one in peers for users in grid_of(asked, one.holding))
     predicted(asked, list(grids), settled=True)
-    users = [
-        [_users(asked, one, traffic, targets, share) for share in dict.fromkeys((probability, EXPECTED))]
-        for one in peers
-    ]
-    more = [
-        place
-        for place, found in enumerate(users)
-        if any(one > chosen * (1.0 + LEAST_GAIN) for one, chosen in zip(found, users[0], strict=True))
-    ]
-    more.sort(key=lambda place: -math.prod(one + 1.0 for one in users[place]))
-    return [peers[0], *(peers[place] for place in more[:_SEARCHED])]
+    shares = tuple(dict.fromkeys((probability, EXPECTED)))
+    places: list[int] = []
+    for measure in (_users, _rate) if traffic.kind in OPEN else (_users,):
+        loads = [[measure(asked, one, traffic, targets, share) for share in shares] for one in peers]
+        more = [
+            place
+            for place, found in enumerate(loads)
+            if any(one > chosen * (1.0 + LEAST_GAIN) for one, chosen in zip(found, loads[0], strict=True))
+        ]
+        places += sorted(more, key=lambda place: -math.prod(one + 1.0 for one in loads[place]))[:_SEARCHED]
+    return [peers[0], *(peers[place] for place in dict.fromkeys(places))]
 
 
 def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
@@ -145,6 +148,17 @@ def _users(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target
         if name in ("ttft", "tpot"):
             bounds[name] = min(bounds.get(name, math.inf), share * target.bound)
     return float(users_within(_of_lengths(asked, traffic), one.holding, bounds, probability))
+
+
+def _rate(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
+    """Return about how many requests per second meet the bounds on decode."""
+    asked = _of_lengths(asked, traffic)
+    users = int(_users(asked, one, traffic, [target for target in targets if target.metric != "ttft"], probability))
+    if users < 1:
+        return 0.0
+    times = predicted(asked, [(one.holding, users)], settled=True)[0].figures
+    first, later = (times[name].quantile(probability) if name in times else 0.0 for name in ("ttft", "tpot"))
+    return users / (first + later * (traffic.output - 1))
 
 
 def _of_lengths(asked: Asked, traffic: Traffic) -> Asked:

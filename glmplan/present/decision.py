@@ -7,6 +7,7 @@ Its numbers are those of `glmplan fit --format json`; costs are those of `glmpla
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from glmplan.errors import SpecError
 from glmplan.extras import check_extra, wanted
 from glmplan.planner.plan import REPLIES
 from glmplan.planner.users import TARGET_TPOT
+from glmplan.prediction.distribution import SURE
 from glmplan.present.decision_parts import (
     ReportOption,
     assumptions,
@@ -36,7 +38,7 @@ from glmplan.present.decision_parts import (
 from glmplan.present.page import Block, Code, Document, Drawing, Heading, Points, Table, Text, html_of, markdown_of
 from glmplan.present.text import LIMITS, verdict_words
 from glmplan.purchase.money import Money
-from glmplan.units import number
+from glmplan.units import Ratio, number
 
 __all__ = ["FORMS", "answer_sentences", "check_report", "common_load", "decision", "write_report"]
 
@@ -70,6 +72,7 @@ def decision(
     blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
     blocks.append(Text(" ".join(answer_sentences(plans, load))))
     speeds: list[Block] = [_users(one) for one in plans if one.record["users"]]
+    speeds += _chances(plans)
     blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("No speed: the plan does not fit.")])]
     blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
     blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
@@ -148,9 +151,21 @@ def _speed(one: ReportOption) -> str:
         why = safe["limits"][safe["limit"]]["reason"]
         limit = LIMITS.get(safe["limit"], safe["limit"])
         users = "user is" if safe["users"] == 1 else "users are"
-        words.append(f"{safe['users']:,} {users} safe ({safe['expected']:,} expected), limited by {limit}: {why}")
+        words.append(f"{safe['users']:,} {users} safe at {_by_probability(safe)}, limited by {limit}: {why}")
     told = ", and ".join(words)
     return told[:1].upper() + told[1:] + "."
+
+
+def _by_probability(safe: Mapping[str, Any]) -> str:
+    """Return the asked probability, and the users at others.
+
+    Plan files of 1.0.0 have the median only.
+    """
+    asked = 100 * safe.get("probability", SURE)
+    shares = [(share, safe.get(f"users_at_{share}")) for share in (95, 80, 50) if share != round(asked)]
+    others = ", ".join(f"{users:,} at {share} %" for share, users in shares if users is not None)
+    others = others or f"{safe['expected']:,} expected"
+    return f"{asked:g} % ({others})"
 
 
 def _money(plans: Sequence[ReportOption], load: int | None) -> str:
@@ -163,7 +178,9 @@ def _money(plans: Sequence[ReportOption], load: int | None) -> str:
     words += f"; {way.low:,.0f} to {way.high:,.0f})" if way.low is not None and way.high != way.low else ")"
     each = None if load is None else first.per_million(load)
     if each is not None:
+        both = each * first.output_share
         words += f", or {number(each)} {first.currency} per million output tokens at {_users_of(load)}"
+        words += f" and {number(both)} {first.currency} per million tokens in and out"
     rest = [(one.per_million(load), one) for one in plans if load is not None and one.works]
     known = [(usd, one) for usd, one in rest if usd is not None]
     if len(known) > 1:
@@ -199,6 +216,25 @@ def _users(one: ReportOption) -> Table:
         "longest context each [token]",
     )
     return Table(f"{one.name}: speed with 90 % intervals", heads, rows)
+
+
+def _chances(plans: Sequence[ReportOption]) -> list[Block]:
+    """Return the probability of meeting the SLO over concurrency."""
+    curves = [(one, {row["users"]: row["probability"] for row in one.record["safe"].get("curve", ())})
+              for one in plans if one.record["safe"]]  # fmt: skip
+    curves = [(one, curve) for one, curve in curves if curve]
+    if not curves:
+        return []
+    rows = tuple(
+        (f"{users:,}", *(_percent(curve[users]) if users in curve else "" for _, curve in curves))
+        for users in sorted({users for _, curve in curves for users in curve})
+    )
+    return [Table("Probability of meeting the SLO", ("concurrency", *(one.name for one, _ in curves)), rows)]
+
+
+def _percent(chance: Ratio) -> str:
+    """Return a probability as text; errors say nothing beyond 99 %."""
+    return f"{min(math.floor(100 * chance + 1e-9), 99)} %"
 
 
 def _memory(plans: Sequence[ReportOption]) -> list[Block]:
@@ -260,7 +296,8 @@ def _options(plans: Sequence[ReportOption], load: int | None) -> Table:
         "verdict", "layout", "engine", "safe users", "single user [token/s]",
         f"total at {_users_of(load)} [token/s]" if load else "total [token/s]",
         "longest request [token]", f"{money} per month",
-        f"{token} at {_users_of(load)}" if load else token, "power at the wall [kW]", "evidence",
+        f"{token} at {_users_of(load)}" if load else token, f"{money} per million tokens in and out",
+        "power at the wall [kW]", "evidence",
     )  # fmt: skip
     columns = [_option(one, load) for one in plans]
     rows = tuple((name, *(column[index] for column in columns)) for index, name in enumerate(names))
@@ -278,12 +315,13 @@ def _option(one: ReportOption, load: int | None) -> list[str]:
         verdict_words(record["verdict"], record["may_start"]),
         record["plan"]["layout"] if record["plan"] else "",
         f"{asked['engine']} {asked['engine_version'] or ''}".strip(),
-        f"{record['safe']['users']:,}" if record["safe"] else "unknown",
+        f"{record['safe']['users']:,} at {_by_probability(record['safe'])}" if record["safe"] else "unknown",
         _span(single["output_tokens_per_s_per_request"]) if single else "not asked" if record["users"] else "unknown",
         _span(at["output_tokens_per_s"]) if at else "unknown",
         f"{record['context']['one_request_tokens']:,} ({record['context']['one_request_tokens_low']:,} guaranteed)",
         "unknown" if paid is None or paid.usd is None else f"{paid.usd:,.0f} ({paid.paid})",
         "unknown" if each is None else number(each),
+        "unknown" if each is None else number(each * one.output_share),
         "unknown" if one.kw is None else f"{one.kw:.1f}",
         record["evidence"],
     ]

@@ -81,6 +81,12 @@ class ReportOption:
         """Return True if the plan fits and has a speed."""
         return self.record["verdict"] in ("fits", "tight") and bool(self.record["users"])
 
+    @property
+    def output_share(self) -> Ratio:
+        """Return the share of output tokens in all tokens."""
+        asked = self.record["question"]
+        return float(asked["output_tokens"] / (asked["input_tokens"] + asked["output_tokens"]))
+
     def per_million(self, users: int) -> Usd | None:
         """Return the cost of a million output tokens; None if unknown."""
         row = row_at(self.record, users)

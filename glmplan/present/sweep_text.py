@@ -50,7 +50,7 @@ def sweep_text(
 
 
 def _front(best: pd.DataFrame, objectives: tuple[str, ...], varied: list[str]) -> str:
-    names = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
+    names = dict.fromkeys(("model", "checkpoint", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in names if name in best]
     rows = best.sort_values(list(objectives), ascending=False).head(_LISTED)
     metrics = ("tpot_mean_ms", "ttft_mean_ms", "tpot_p95_ms", "ttft_p95_ms", "probability", *objectives, "evidence")
@@ -184,10 +184,14 @@ def mix_text(read: Portfolio, mix: Mix) -> str:
     for seller in read.sellers:
         lines += [f"  {name} is not sent to {seller.name}: {why}" for name, why in seller.refused.items()]
     for local in read.locals:
-        carried = ", ".join(f"{rate:.3g}/s of {name}" for name, rate in local.carries.items())
+        carried = ", ".join(f"{rate:.3g}/s of {name}" for name, rate in local.carries.items() if rate > 0) or "none"
+        missed = ", ".join(name for name, rate in local.carries.items() if rate <= 0)
+        missed = f"; SLO of {missed} not met at any rate" if missed else ""
         used = mix.used[local.name]
         busy = f"; utilisation {max(used):.0%} at the peak, {sum(used) / len(used):.0%} mean" if any(used) else ""
-        lines.append(f"  {local.name}: {local.usd_month:,.0f} USD/month ({local.paid}), capacity {carried}{busy}")
+        lines.append(
+            f"  {local.name}: {local.usd_month:,.0f} USD/month ({local.paid}), capacity {carried}{missed}{busy}"
+        )
         worth = saved[local.name]
         if round(worth) > 0:
             allowed = "" if mix.machines[local.name] < local.most else f"; at most {local.most} are allowed"

@@ -23,6 +23,7 @@ from glmplan.io.machines.resolve import resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import deployment, predict, safe
 from glmplan.planner.users import places_of
+from glmplan.prediction.distribution import SURE
 from glmplan.purchase.cost import HOURS
 from glmplan.purchase.money import KINDS, Money, offers_of, ways_of
 from glmplan.simulation.traffic.slo import METRICS, Target, parse_slo
@@ -136,10 +137,11 @@ class Portfolio:
     sellers: tuple[Seller, ...]
 
 
-def read_portfolio(file: str | Path, money: Money) -> Portfolio:
+def read_portfolio(file: str | Path, money: Money, *, probability: Ratio = SURE) -> Portfolio:
     """Read a portfolio, with each machine's cost and capacity for a class.
 
-    `file`: TOML with ``[[classes]]``, ``[[local]]`` and ``[[api]]``.
+    `file`: TOML with ``[[classes]]``, ``[[local]]`` and ``[[api]]``. Machines meet the SLO of a class with
+    `probability`.
 
     Notes
     -----
@@ -151,7 +153,7 @@ def read_portfolio(file: str | Path, money: Money) -> Portfolio:
     money = money.at_one_term(resolve_machine(entry.on) for entry in entries if entry.usd_month is None)
     return Portfolio(
         classes,
-        tuple(_local(entry, classes, money, file) for entry in entries),
+        tuple(_local(entry, classes, money, file, probability) for entry in entries),
         tuple(_seller(api, classes, money, file) for api in apis),
     )
 
@@ -203,7 +205,9 @@ def _check(kind: RequestClass, file: str | Path) -> None:
                             choices=error.choices) from None  # fmt: skip
 
 
-def _local(entry: _LocalEntry, classes: tuple[RequestClass, ...], money: Money, file: str | Path) -> Local:
+def _local(
+    entry: _LocalEntry, classes: tuple[RequestClass, ...], money: Money, file: str | Path, probability: Ratio
+) -> Local:
     if entry.kind not in KINDS:
         raise SpecError("is not one of buy, rent and any", file=file, field=f"{entry.name}.kind", value=entry.kind,
                         choices=KINDS)  # fmt: skip
@@ -218,11 +222,13 @@ def _local(entry: _LocalEntry, classes: tuple[RequestClass, ...], money: Money, 
     for name in given:
         if name not in names:
             raise SpecError("is no class", file=file, field=f"{entry.name}.requests_per_s", value=name, choices=names)
-    rates = {kind.name: given[kind.name] if kind.name in given else _capacity(entry, kind) for kind in classes}
+    rates = {
+        kind.name: given[kind.name] if kind.name in given else _capacity(entry, kind, probability) for kind in classes
+    }
     return Local(entry.name, usd, paid, entry.most, rates, assumed)
 
 
-def _capacity(entry: _LocalEntry, kind: RequestClass) -> PerSecond:
+def _capacity(entry: _LocalEntry, kind: RequestClass, probability: Ratio) -> PerSecond:
     """Return the request rate of a class that one machine serves alone."""
     if not entry.model or not entry.on:
         raise SpecError(f"needs model and on, or requests_per_s of {kind.name}", field=entry.name)
@@ -230,9 +236,10 @@ def _capacity(entry: _LocalEntry, kind: RequestClass) -> PerSecond:
     if not kind.slo:
         holding = planned.holding
         concurrency = int(max(min(holding.held_low, places_of(planned.asked, holding)), 1))
-        return predict(planned, users=min(concurrency, 4096)).figures["output_rate"].low / kind.output
+        rate = predict(planned, users=min(concurrency, 4096)).figures["output_rate"]
+        return rate.quantile(1.0 - probability) / kind.output
     traffic = Traffic(kind="poisson", rate=1.0, input=kind.input, output=kind.output, shared_prefix=kind.cached)
-    return float(safe(planned, kind.slo, traffic=traffic).load)
+    return float(safe(planned, kind.slo, traffic=traffic, probability=probability).load)
 
 
 def _seller(api: ApiEntry, classes: tuple[RequestClass, ...], money: Money, file: str | Path) -> Seller:

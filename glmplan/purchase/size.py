@@ -64,6 +64,9 @@ __all__ = [
 
 #: accelerators per machine that are tried for a part of the catalogue
 _COUNTS = range(1, 9)
+#: the same for modules of a baseboard: whole boards, and the shares that clouds offer
+#: (https://docs.skypilot.co/en/stable/compute/gpus.html, AVAILABLE_QUANTITIES)
+_SHARES = (1, 2, 4, 8)
 #: servers that are tried as one machine
 _NODES = (2, 4)
 
@@ -133,7 +136,8 @@ def _machines(asked: SizeQuestion) -> Iterator[Machine]:
             continue
         if not asked.only and load_accelerator(name).kind == "cpu-socket":
             continue
-        for count in (*_COUNTS, *_node_counts(name)):
+        nodes = _node_counts(name)
+        for count in (*_SHARES, *nodes) if nodes else _COUNTS:
             try:
                 yield resolve_machine(f"{count}x{name}")
             except GlmplanError:
@@ -157,6 +161,14 @@ def boards_left_out() -> tuple[str, ...]:
     (True, False)
     """
     return tuple(name for name in host_names() if name not in _hosts())
+
+
+def _has_modules(asked: SizeQuestion) -> bool:
+    """Return True if modules of baseboards are tried in some numbers only."""
+    return not asked.own and any(
+        name not in host_names() and not name[0].isdigit() and bool(_node_counts(name))
+        for name in asked.only or accelerator_names()
+    )
 
 
 @cache
@@ -428,7 +440,8 @@ def sized(
     unpriced = sorted(search.unpriced, key=lambda option: (option.accelerators, option.name))[:answers]
     answer = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
                    left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price,
-                   boards=() if asked.only or asked.own else boards_left_out())  # fmt: skip
+                   boards=() if asked.only or asked.own else boards_left_out(),
+                   modules=_has_modules(asked))  # fmt: skip
     answer = replace(
         answer,
         options=tuple(_with_headroom(search, option) for option in options),
@@ -456,7 +469,10 @@ def _with_headroom(search: _Search, option: Option) -> Option:
     targets = parse_slo(asked.slo)
     # steady sums know the users of an SLO of means at once
     counted = is_steady(asked.traffic) and all(target.statistic == "mean" for target in targets)
-    most = None if counted and asked.unit == "users" else BEYOND * asked.load / option.machines
+    most = BEYOND * asked.load / option.machines
+    if asked.unit == "users":
+        # users are whole on every machine
+        most = None if counted else math.ceil(most)
     found = loads_at(
         search.service(option.planned), asked.traffic, targets, probability=asked.probability, most=most,
         begun=Tries(start=share),

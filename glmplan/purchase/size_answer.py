@@ -11,6 +11,7 @@ from typing import Any
 
 from glmplan.catalog.entries.prices import Quotation, deliveries_of
 from glmplan.errors import GlmplanError
+from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner.ask import Deployed, predict, step_time
 from glmplan.planner.formats import bits_of
 from glmplan.planner.hazards import hazard_rules
@@ -168,6 +169,8 @@ class Sized:
     measured: Measured | None = None
     #: hosts of the catalogue for which a number of their accelerator was tried
     boards: tuple[str, ...] = ()
+    #: True if modules of baseboards were tried in some numbers only
+    modules: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +193,16 @@ def servers_text(count: int, machine: str) -> str:
     --------
     >>> servers_text(1, "3xrtx-pro-6000-ws"), servers_text(2, "dgx-h100"), servers_text(1, "2xrtx-5090+1xrtx-4090")
     ('1 server with 3 × rtx-pro-6000-ws', '2 × dgx-h100', '1 × 2xrtx-5090+1xrtx-4090')
+    >>> servers_text(2, "16xh200-sxm")
+    '2 machines of 2 servers with 8 × h200-sxm'
     """
     number, times, part = machine.partition("x")
     if not times or not number.isdigit() or "+" in part:
         return f"{count} × {machine}"
-    return f"{counted_unit(count, 'servers')} with {number} × {part}"
+    nodes = resolve_machine(machine).host.nodes
+    if nodes == 1:
+        return f"{counted_unit(count, 'servers')} with {number} × {part}"
+    return f"{counted_unit(count, 'machines')} of {nodes} servers with {int(number) // nodes} × {part}"
 
 
 def flow_of(option: Option, found: Sized) -> Flow:

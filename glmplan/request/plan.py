@@ -16,6 +16,7 @@ _CHOSEN = EVERY_COMMAND | {"walls"}
 _LAYOUT = _CHOSEN - {"size"}  # which compares machines, each in its best layout
 _LENGTH = PLANS | PLANNED
 _SERVED = PLANS | {"simulate"}
+_WITH_SLO = frozenset({"compare", "sheet fill", "sheet check"})
 
 
 class PlanRequest(OptionRecord):
@@ -420,7 +421,7 @@ class PlanRequest(OptionRecord):
         Option(
             kind="number",
             help="Probability of meeting the SLO; 0.95 by default.",
-            commands=PLANS | {"compare"},
+            commands=PLANS | _WITH_SLO,
             form="",
         ),
     ] = None
@@ -430,7 +431,7 @@ class PlanRequest(OptionRecord):
             kind="time",
             unit="s",
             help="Longest mean TPOT of the SLO, such as 50ms; 100 ms by default.",
-            commands=PLANS | {"compare"},
+            commands=PLANS | _WITH_SLO,
             form="",
         ),
     ] = None
@@ -440,7 +441,7 @@ class PlanRequest(OptionRecord):
             kind="time",
             unit="s",
             help="Longest mean TTFT of the SLO, such as 2s; 10 s by default, or three times that of one user.",
-            commands=PLANS | {"compare"},
+            commands=PLANS | _WITH_SLO,
             form="",
         ),
     ] = None

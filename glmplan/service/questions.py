@@ -99,13 +99,14 @@ Quantity = Amount | Annotated[str, Field(max_length=100)]
 _Axis = Annotated[list[Whole], Field(max_length=10_000)] | Whole | Text
 _Names = Annotated[list[Name], Field(max_length=1000)] | Text
 _Amounts = list[Amount] | Amount
+_Powers = Annotated[list[Quantity], Field(max_length=1000)] | Amount | Text
 
 #: type of one value of each kind, and of several as an axis
 _VALUES: dict[Kind, Any] = {
     "name": Name, "whole": Whole, "number": Amount, "flag": bool, "power": Quantity, "bytes": Quantity,
     "bandwidth": Quantity, "time": Quantity,
 }  # fmt: skip
-_AXES: dict[Kind, Any] = {"name": _Names, "whole": _Axis, "counts": _Axis, "number": _Amounts, "power": _Names}
+_AXES: dict[Kind, Any] = {"name": _Names, "whole": _Axis, "counts": _Axis, "number": _Amounts, "power": _Powers}
 
 
 class _Question(BaseModel):
@@ -143,7 +144,9 @@ def _sized() -> type[_Question]:
     """Return a question with one field for each option of `size`."""
     loads = options_of(TrafficSpec).items()
     options = {name: one for name, one in (*_OPTIONS.items(), *loads) if one.over_http and "size" in one.commands}
-    tried = {name: (Text | None, Field(None, description=one.tries)) for name, one in options.items() if one.tries}
+    tried = {
+        name: (_AXES[one.kind] | None, Field(None, description=one.tries)) for name, one in options.items() if one.tries
+    }
     base, fields = _derived("_OfSize", options), dict[str, Any](tried)
     return create_model("_Sized", __base__=base, **fields)
 
@@ -305,12 +308,14 @@ class SizeQuestion(_Sized, MoneyQuestion):
     traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")
     budget: Quantity | None = Field(None, description="Maximum cost, such as 120k.")
     power: Quantity | None = Field(None, description="Maximum power at the outlet, such as 3.6kW.")
-    only: Text | None = Field(None, description="Accelerators and machines to consider, separated by commas.")
+    only: _Names | None = Field(None, description="Accelerators and machines to consider, also separated by commas.")
     machines: Whole | None = Field(None, description="Maximum number of machines.")
     probability: Amount | None = Field(None, description="Probability with which the SLO is met.")
     cost_of_miss: Amount | None = Field(None, description="Cost of too few machines over that of too many.")
     growth: Amount | None = Field(None, description="Growth of the load per month.")
-    spare: Text | None = Field(None, description="Machines beyond those that meet the SLO: 1 for N+1, N for N+N.")
+    spare: Whole | Text | None = Field(
+        None, description="Machines beyond those that meet the SLO: 1 for N+1, N for N+N."
+    )
     sites: Whole | None = Field(None, description="Sites, each of which meets the SLO alone.")
     use_case: Text | None = Field(None, description="Lengths of a public trace, such as chat or rag.")
     working_hours: Amount | None = Field(None, description="Hours of a week with this load, none in the others.")

@@ -54,6 +54,19 @@ def test_a_request_rate_has_the_layout_with_the_largest_margin_at_it(monkeypatch
     assert found.best.terms.dp > 1 and set(asked) == {2.0}
 
 
+def test_a_bound_on_ttft_does_not_hide_the_layout_that_carries_the_rate(solution):
+    """Users of a closed loop start in step: data-parallel layouts miss TTFT there, and carry the highest rate."""
+    traffic = parse_traffic("poisson:10/s", input=2000, output=500)
+    targets = parse_slo("ttft p95 < 2 s, tpot p95 < 50 ms")
+    found = solve_for_slo(solution, traffic, targets)
+    margins = {
+        id(one.holding): slo_layouts._margin(solution.asked, one, traffic, targets, 0.95)
+        for one in found.ranked
+        if one.alone
+    }
+    assert margins[id(found.best)] > 0.95 * max(margins.values())
+
+
 def test_without_an_slo_and_for_a_typed_layout_nothing_changes(solution, by_sums):
     assert solve_for_slo(solution, TRAFFIC, ()) is solution
     typed = solve(read_words(PlanRequest("gpt-oss-120b", "4xh100-sxm", tp="4", pp="1", dp="1", ep="1")))

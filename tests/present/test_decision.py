@@ -65,7 +65,22 @@ def test_the_answer_is_three_sentences_with_the_figures_of_fit(records, six):
     rate = six.one_user.user_rate
     assert f"A single user gets {number(rate.value)} ({number(rate.low)} to {number(rate.high)}) tokens/s" in said[1]
     users = six.safe.users
-    assert f"{users} {'user is' if users == 1 else 'users are'} safe" in said[1]
+    at = dict(six.safe.at)
+    words = f"safe at 95 % ({at[0.8]} at 80 %, {at[0.5]} at 50 %)"
+    assert f"{users} {'user is' if users == 1 else 'users are'} {words}" in said[1]
+
+
+def test_the_probability_over_concurrency_and_both_costs_of_a_token_are_those_of_fit(records, six):
+    blocks = decision(records, MONEY).blocks
+    curve = next(one for one in blocks if isinstance(one, Table) and one.caption == "Probability of meeting the SLO")
+    assert curve.rows == tuple(
+        (f"{users:,}", f"{min(math.floor(100 * chance + 1e-9), 99)} %") for users, chance in six.safe.curve
+    )
+    one = priced_plan(records[0], MONEY)
+    load = common_load([one])
+    rows = {name: cell for name, cell, *_ in next(
+        one for one in blocks if isinstance(one, Table) and one.caption == "Comparison of the plans").rows}  # fmt: skip
+    assert rows["USD per million tokens in and out"] == number(one.per_million(load) * 512 / (2048 + 512))
 
 
 def test_every_row_over_users_is_that_of_fit(made, six):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import date
 
@@ -87,6 +88,17 @@ def test_where_nothing_failed_as_far_as_was_looked_nothing_is_said_to_break(more
     assert "exceeded first" not in text
     assert int(row["months_until_outgrown"]) == 14  # ln 4 / ln 1.1
     assert f"over {one.max_load:g}" in text
+
+
+def test_users_of_several_machines_that_do_not_divide_are_tested_to_a_whole_number_on_each():
+    """The share of a machine had a fraction: the largest tested load was below it and not called a bound."""
+    hard = f"tpot p95 < {limit_of(5, input=1000, output=100):.2f} ms"
+    asked = read_size("llama-3.1-8b", hard, users=11, input=1000, output=100, only="1xh100-sxm", **LLAMA)
+    found = sized(asked, MONEY, answers=1)
+    row = (content := size_content(found))["options"][0]
+    assert 4 * 11 % row["machines"]
+    assert row["most_tested"] == row["users_at_50"] == row["machines"] * math.ceil(4 * 11 / row["machines"])
+    assert f"{row['users_at_50']:g} or more at 50 %" in size_text(found, content)
 
 
 @pytest.mark.parametrize("probability", [0.95, 0.8])

@@ -212,6 +212,17 @@ def test_accelerators_of_several_kinds_are_all_paid_and_powered(engine):
     assert rent.usd is None and "several kinds" in rent.missing
 
 
+def test_a_machine_with_several_kinds_takes_a_price_of_its_own():
+    machine = resolve_machine("2xrtx-5090+1xrtx-4090")
+    for price in ("2xrtx-5090+1xrtx-4090=9000", "2xRTX-5090+rtx-4090=9000"):
+        [bought] = ways_of(machine, money_of([price], today=TODAY), kinds=("buy",))
+        assert bought.purchase.value == 9000
+    with pytest.raises(SpecError, match="purchase price only"):
+        money_of(["2xrtx-5090+1xrtx-4090:rent=3"], today=TODAY)
+    with pytest.raises(SpecError, match="nearest"):
+        money_of(["2xrtx-5091+1xrtx-4090=9000"], today=TODAY)
+
+
 def test_a_machine_that_is_sold_with_less_memory_is_not_priced_for_one_with_more():
     machine = resolve_machine("1xm3-ultra")
     bought = purchase_of(machine, load_prices(), terms=terms_of(), today=TODAY)

@@ -10,6 +10,7 @@ import pytest
 
 from glmplan.cli import main
 from glmplan.errors import Infeasible, SpecError
+from glmplan.present.mix_text import mix_text
 from glmplan.purchase.hybrid import (
     Local,
     Portfolio,
@@ -54,6 +55,14 @@ def test_trying_every_number_of_machines_finds_no_cheaper_mix():
             continue
         costs.append(rest + sum(count * one.usd_month for one, count in zip(locals_, counts, strict=True)))
     assert best.usd_month == pytest.approx(min(costs), rel=1e-6)
+
+
+def test_a_class_whose_slo_a_machine_does_not_meet_is_no_capacity():
+    classes = (chat(0.5), chat(0.1, name="dialogue"))
+    box, api = Local("box", 900.0, "buy", 3, {"chat": 0.8, "dialogue": 0.0}), Seller("api", {"dialogue": 8e-4}, {})
+    read = Portfolio(classes, (box,), (api,))
+    [line] = [one for one in mix_text(read, best_mix(read)).splitlines() if one.startswith("  box")]
+    assert "capacity 0.8/s of chat; SLO of dialogue not met at any rate" in line
 
 
 def test_a_class_that_can_wait_fills_the_hours_in_which_nobody_else_asks():
@@ -180,6 +189,18 @@ def test_the_worked_example_deals_out_requests_as_the_case_that_it_is_from():
     assert break_even_scale(portfolio) is None
     scale = break_even_scale(portfolio_of_offered(portfolio))
     assert scale is None or scale > 1.0
+
+
+def test_a_machine_carries_more_at_a_lower_probability(tmp_path):
+    text = (
+        '[[classes]]\nname = "chat"\nrequests_per_day = 100\ninput = 500\noutput = 50\nslo = "tpot mean < 12 ms"\n'
+        '[[classes]]\nname = "files"\nrequests_per_day = 100\ninput = 500\noutput = 50\n'
+        '[[local]]\nname = "box"\nmodel = "llama-3.1-8b"\non = "1xh100-sxm"\nusd_month = 900\nmost = 1\n'
+    )
+    sure, half = (
+        read_portfolio(write(tmp_path, text), MONEY, probability=share).locals[0].carries for share in (0.95, 0.5)
+    )
+    assert all(0 < sure[name] < 0.95 * half[name] for name in ("chat", "files"))
 
 
 def test_what_only_a_machine_may_serve_has_no_part_in_the_break_even():

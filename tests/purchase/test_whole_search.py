@@ -31,6 +31,19 @@ def test_every_machine_of_the_catalogue_is_a_candidate_unpriced_or_left_out_by_n
     assert max(sizes.values()) <= 8
 
 
+def test_modules_of_a_baseboard_are_tried_in_the_numbers_that_are_offered():
+    """A server with seven H200 was the cheapest answer: the baseboard has eight, and clouds share it by halves."""
+    asked = read_size("llama-3.1-8b", SLO, users=4, only="h200-sxm,rtx-pro-6000-ws")
+    priced, _ = candidates(asked, MONEY)
+    tried = {part: {one.machine.count for one in priced if one.machine.accelerator.name == part} for part in asked.only}
+    assert tried == {"h200-sxm": {1, 2, 4, 8, 16, 32}, "rtx-pro-6000-ws": set(range(1, 9))}
+    typed = read_size("llama-3.1-8b", SLO, users=4, only="7xh200-sxm")
+    assert [one.machine.count for one in candidates(typed, MONEY)[0]] == [7]
+    few = [size_content(sized(read_size("llama-3.1-8b", SLO, users=1, only=only), MONEY, answers=1))
+           for only in ("h200-sxm", "1xh200-sxm", "rtx-5090")]  # fmt: skip
+    assert [any("modules" in kind for kind in one["not_looked_at"]) for one in few] == [True, False, False]
+
+
 def test_a_host_without_a_price_has_a_default_that_is_marked_and_a_given_price_replaces_it():
     asked = read_size("llama-3.1-8b", SLO, users=4, only="8xh200-sxm", kind="buy")
     (one,), _ = candidates(asked, MONEY)

@@ -89,6 +89,14 @@ def test_size_is_that_of_the_command_line(client, printed):
     assert found == printed(*words, "--input", 256, "--output", 32, "--today", DAY, "--format", "json")
 
 
+def test_size_takes_lists_and_numbers_where_the_command_line_takes_text(client):
+    words = {"only": "rtx-5090,l40s", "weights": "bf16,fp8", "power_limit": "350W,400W", "spare": "1"}
+    plain = {"only": ["rtx-5090", "l40s"], "weights": ["bf16", "fp8"], "power_limit": [350, 400], "spare": 1}
+    question = {"model": "llama-3.1-8b", "slo": "tpot p95 < 50 ms", "users": 4, **SHORT, "answers": 1, "today": DAY}
+    first, second = (asked(client, "size", question | said) for said in (words, plain))
+    assert first == second and first["spare_machines"] == 1
+
+
 def test_fit_takes_traffic_as_words_or_as_fields(client, printed):
     question = PLAN | SHORT | {"traffic": "closed:4", "think": "2s", "ramp": "5s", "changes": False}
     found = asked(client, "fit", question)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
-from glmplan.catalog.entries.hosts import host_aliases, host_names
+from glmplan.catalog.entries.hosts import host_aliases, host_names, load_machine
 from glmplan.catalog.entries.models import model_names
 from glmplan.catalog.files import data_folder, plain_name, read_table, read_toml
 from glmplan.catalog.schema.price import KINDS, PER, Delivery, Price, Term, first_day
@@ -158,6 +158,8 @@ def _given(word: str, today: date) -> Price:
     else:
         raise SpecError("is not what a price can be for", field="--price", value=kind_word, choices=_WORDS)
     price = finite_number(number.replace(",", ""), "--price")
+    if "+" in part and kind != "buy":
+        raise SpecError("is a machine with several kinds, which has a purchase price only", field="--price", value=word)
     part = _full_name(part)
     of = "place" if part in _PLACES else "model" if kind == "api" else "host"
     if of == "host" and part in accelerator_names():
@@ -169,7 +171,15 @@ def _given(word: str, today: date) -> Price:
 
 
 def _full_name(part: str) -> str:
-    """Return the catalogue's name of a part, with its number if it has one."""
+    """Return the catalogue's name of a part, with its number if it has one.
+
+    Examples
+    --------
+    >>> _full_name("8xh200-141gb-sxm"), _full_name("2xrtx-5090+rtx-4090")
+    ('8xh200-sxm', '2xrtx-5090+1xrtx-4090')
+    """
+    if "+" in part:
+        return load_machine(part).name
     number, plain = re.fullmatch(r"(\d+x)?(.*)", part).groups()  # type: ignore[union-attr]
     aliases = accelerator_aliases() if number else {**host_aliases(), **accelerator_aliases()}
     return (number or "") + aliases.get(plain, plain)
@@ -208,7 +218,7 @@ def _check_names(given: Iterable[Price], published: set[str]) -> None:
     known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
     for item in given:
         part = re.sub(r"^\d+x", "", item.part)
-        if part not in known and accelerator_aliases().get(part) is None:
+        if part not in known and "+" not in part and accelerator_aliases().get(part) is None:
             message = "is neither a part, a machine nor a model whose price is asked for"
             raise SpecError(message, field="--price", value=item.part, choices=sorted(known))
 

@@ -53,7 +53,7 @@ _COLUMNS = (
         "{} per million tokens",
     ),
     *("kW at the wall", "hazards", "evidence"),
-    *("probability", "users at 95 %", "users at 50 %", "{} per million output tokens", "remark"),
+    *("probability", "users at 95 %", "users at 50 %", "{} per million output tokens", "weights", "remark"),
 )
 
 #: size of the cache of row texts
@@ -159,7 +159,7 @@ class Quoted:
     def _of_plan(self, named: Named, answered: Answered, remarks: list[str]) -> dict[int, Any]:
         answer = answered.answer
         assert answer is not None
-        found: dict[int, Any] = {1: verdict_words(answer.verdict, answer.may_start)}
+        found: dict[int, Any] = {1: verdict_words(answer.verdict, answer.may_start), 14: answer.asked.checkpoint.name}
         if answer.verdict == "does_not_fit":
             remarks.append(answer.headline)
         share = -(-self.users // named.machines)

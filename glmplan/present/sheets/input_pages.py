@@ -242,11 +242,11 @@ _CALCULATION = (
     *("user_cell", "user_part", "user_band", "prompt_band", "widen", "held", "held_low", "longest"),
     *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
     *("least_request", "least_further", "served", "first_least", "further_most", "wait_high"),
-    *("safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high", "most_users"),
+    *("safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high", "most_users", "safe_share", "safe_request"),
 )
 _RESULTS = (
     *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),
-    *("gap", "safe", "limit", "kw", "purchase", "write_off", "power", "rent", "other", "month", "tokens"),
+    *("gap", "safe", "safe_half", "limit", "kw", "purchase", "write_off", "power", "rent", "other", "month", "tokens"),
     *("per_million", "per_million_low", "per_million_high", "per_output", "api_month", "break_even"),
     *("paid_back", "outgrown", "why"),
 )
@@ -542,6 +542,7 @@ _TITLES = {
     "least_further": "Decode, lower bound [s]", "served": "Service time [s]", "first_least": "TTFT, lower bound [s]",
     "further_most": "Decode, upper bound [s]", "safe_gap": "Users by TPOT, expected", "safe_gap_high": "upper bound",
     "safe_wait": "Users by TTFT, expected", "safe_wait_high": "upper bound", "most_users": "Max users calculated",
+    "safe_share": "Safe users per machine", "safe_request": "Time per request at safe users [s]",
 }  # fmt: skip
 #: rows of a curve
 _CURVE = (
@@ -716,7 +717,12 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
         for row, formula in enumerate(_at_users(grid, (n, options[n]), top + 1, place, curve)):
             page.put(top + 1 + row, 1 + place, formula, "exact")
     count = len(grid.axes.users)
-    found = {}
+    limits = ("held_low", "seats", "safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high")
+    found = {"safe_share": f"=MIN({','.join(_c(name, n) for name in limits)})"}
+    users = f"MAX({_c('safe_share', n)},1)"
+    at = f"MIN(MATCH({users},{curve[0]},1),{count - 1})"
+    low, high = ([f"INDEX({curve[row]},{at}{plus})" for row in (0, 1)] for plus in ("", "+1"))
+    found["safe_request"] = f"={low[1]}+({users}-{low[0]})/({high[0]}-{low[0]})*({high[1]}-{low[1]})"
     gap, (wait, wait_high) = "gap_limit/1000", _wait_limits(f"INDEX({curve[22]},1)", f"INDEX({curve[8]},1)")
     for name, good, values, limit in (
         ("safe_gap", 9, 6, gap), ("safe_gap_high", 10, 7, gap),

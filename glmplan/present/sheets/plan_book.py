@@ -40,8 +40,8 @@ _WIDTHS = (32, 11, 11, 11, 10, 10, 10, 11, 12, 13, 14)
 _TABLE = (
     ("Option", "name", "wrap"),
     ("Fits", "fit", "text"),
-    ("Users in the KV pool", "held", "whole"),
-    ("Safe users", "safe", "whole"),
+    ("Safe users (95 %)", "safe", "whole"),
+    ("Users at 50 %", "safe_half", "whole"),
     ("Tokens/s", "rate", "whole"),
     ("90 % from", "rate_low", "whole"),
     ("to", "rate_high", "whole"),
@@ -86,13 +86,14 @@ def write_summary(
     for line, formula in enumerate(_decision(count, edition.currency)):
         page.put(3 + line, 0, f"={formula}", "decision")
         page.merged.append((3 + line, 0, 3 + line, last))
-        page.heights[3 + line] = 34
+        page.heights[3 + line] = 34 if line else 50
     page.row(_HEAD - 1, [title.format(edition.currency) for title, _, _ in _TABLE], "header")
     page.heights[_HEAD - 1] = 46
     for number in range(count):
         for column, (_, name, style) in enumerate(_TABLE):
             page.put(_HEAD + number, column, f"={cell('Results', name, number)}", style)
-        page.put(_HEAD + number, _KEYS, f"={_key(number)}", "small")
+        for column, name in enumerate(("safe", "safe_half")):
+            page.put(_HEAD + number, _KEYS + column, f"={_key(number, name)}", "small")
     bottom = _HEAD + count - 1
     page.rules += [Rule((_HEAD, 1), (bottom, 1), f'=$B{_HEAD + 1}="{word}"', style) for word, style in FIT_RULES]
     keys = f"{address(_HEAD, _KEYS)}:{address(bottom, _KEYS)}"
@@ -105,35 +106,39 @@ def write_summary(
     second = charts + 18
     page.breaks = [second]
     end = _write_second(page, second, rows, edition, options)
-    page.widths |= dict(enumerate(_WIDTHS)) | {_KEYS: 2}
+    page.widths |= dict(enumerate(_WIDTHS)) | {_KEYS: 2, _KEYS + 1: 2}
     page.last_printed, page.scale = (end, last), 70
 
 
-def _key(number: int) -> str:
+def _key(number: int, users: str) -> str:
     """Return the sort key of an option: its monthly cost.
 
-    Options with fewer safe users than the load come last.
+    Options with fewer users in the column `users` than the load come last.
     """
-    month, rate, safe = (cell("Results", name, number) for name in ("month", "rate", "safe"))
+    month, rate, safe = (cell("Results", name, number) for name in ("month", "rate", users))
     known = f"AND(ISNUMBER({month}),ISNUMBER({rate}))"
     return f"IF({known},{month}+IF({safe}>=users,0,{_WORSE:.0f}),{_NEVER:.0f})"
 
 
 def _decision(count: int, currency: str) -> list[str]:
-    keys = f"{address(_HEAD, _KEYS)}:{address(_HEAD + count - 1, _KEYS)}"
-    best = f"MATCH(MIN({keys}),{keys},0)"
+    keys, half = (f"{address(_HEAD, column)}:{address(_HEAD + count - 1, column)}" for column in (_KEYS, _KEYS + 1))
+    best, less_sure = (f"MATCH(MIN({column}),{column},0)" for column in (keys, half))
 
-    def of(name: str, digits: int | None = None) -> str:
-        found = f"INDEX({span('Results', name, count)},{best})"
+    def of(name: str, digits: int | None = None, place: str = best) -> str:
+        found = f"INDEX({span('Results', name, count)},{place})"
         return found if digits is None else f"ROUND({found},{digits})"
+
+    def met(place: str) -> str:
+        return f'{of("safe", 0, place)}&" users with 95 % and "&{of("safe_half", 0, place)}&" with 50 % probability."'
 
     load = '" for "&users&" users with "&prompt_tokens&" input and "&answer_tokens&" output tokens"'
     sure = f"MIN({keys})<{_WORSE:.0f}"
     first = (
         f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price serves this load"&{load}&"; see Results.",'
-        f'IF({sure},"Recommended: "&{of("name")}&{load}&"; it meets the SLO up to "&{of("safe", 0)}&" users.",'
-        f'"No option meets the SLO safely"&{load}&". The cheapest that fits is "&{of("name")}&", safe for "'
-        f'&{of("safe", 0)}&" users."))'
+        f'IF({sure},"Recommended at 95 %: "&{of("name")}&{load}&"; it meets the SLO up to "&{met(best)}'
+        f'&IF(MIN({half})<MIN({keys})," "&{of("name", None, less_sure)}&" is cheaper, {currency} "'
+        f'&{of("month", 0, less_sure)}&" per month, and meets it up to "&{met(less_sure)},""),'
+        f'"No option meets the SLO safely"&{load}&". The cheapest that fits is "&{of("name")}&": "&{met(best)}))'
     )
     second = (
         f'IF(MIN({keys})>={_NEVER:.0f},"Change the number of machines or the KV cache on Options, or the load.",'

@@ -115,7 +115,8 @@ _RESULT_TITLES = {
     "each_high": ("to", "tok/s", "one"),
     "wait": ("Mean TTFT", "s", "two"),
     "gap": ("Mean TPOT", "ms", "one"),
-    "safe": ("Safe users", "users", "whole"),
+    "safe": ("Safe users (95 %)", "users", "whole"),
+    "safe_half": ("Users at 50 % probability", "users", "whole"),
     "limit": ("limited by", "", "wrap"),
     "kw": ("Power at the wall", "kW", "two"),
     "purchase": ("Purchase", "{}", "whole"),
@@ -311,7 +312,9 @@ def _formulas(n: int) -> dict[str, str]:
     api = "AND(ISNUMBER(api_input),ISNUMBER(api_output),ISNUMBER(api_cached))"
     found["api_month"] = f'IF(AND({api},ISNUMBER({r("rate")})),{tokens["api_month"]},"–")'
     volume = f"{r('month')}/({tokens['api_price']})"
-    most = f"{r('tokens')}*MAX(1,IF(ISNUMBER({r('safe')}),{r('safe')}/users,1))"
+    # users who are served together get less each
+    carried = token_formulas(f"({machines}*{c('safe_share')}*answer_tokens/{c('safe_request')})", at)["tokens"]
+    most = f"MAX({r('tokens')},IF(ISNUMBER({r('safe')}),IF({r('safe')}>users,{carried},0),0))"
     found["break_even"] = (
         f'IF(AND({api},ISNUMBER({r("month")}),ISNUMBER({r("tokens")})),IF({volume}>{most},"{_BEYOND}",{volume}),"–")'
     )
@@ -342,7 +345,8 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "TPOT": f"MIN({at['safe_gap']},{at['safe_gap_high']})",
         "TTFT": f"MIN({at['safe_wait']},{at['safe_wait_high']})",
     }  # fmt: skip
-    least = f"MIN({','.join(limits.values())})"
+    least = at["safe_share"]
+    half = f"MIN({at['held']},{at['seats']},{at['safe_gap']},{at['safe_wait']})"
     words = "".join(f'IF({limit}<={least},"{name}",' for name, limit in limits.items()) + '""' + ")" * len(limits)
     most = f'IF(AND({least}={at["most_users"]},{at["held_low"]}>{least}),"calculated range",{words})'
     full = f"OR({share}>{at['held']},context_tokens>{at['longest']},{share}>{at['seats']})"
@@ -361,6 +365,7 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "wait": speed(at["first"]),
         "gap": speed(f"1000*{at['further']}/(answer_tokens-1)"),
         "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"{_OUTSIDE}")',
+        "safe_half": f'IF({at["inside"]},IF(context_tokens>{at["longest"]},0,{machines}*{half}),"{_OUTSIDE}")',
         "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},"longest request",{most}),"–")',
     }
 

@@ -123,7 +123,7 @@ def _newest(figure):
             if (one.date, one.commit, one.figure, one.knowledge) == (*last, figure, ALL)}  # fmt: skip
 
 
-_FARTHER = pytest.mark.xfail(strict=True, reason="TTFT of 40 held-out groups 30.2 % in the median, of 159 others 21.4 %")
+_FARTHER = pytest.mark.xfail(strict=True, reason="TTFT of 40 held-out groups 30.2 % in the median, of others 21.4 %")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def library(options, money, number):
     # the rest of the cost follows from the speed; it is compared for the speed that the sheet shows
     found["offer"] = Offer("m", "s", said["api_input"], said["api_output"], said["api_cached"], "USD", "", False, "")
     found |= {"running": float(month.running), "purchase": price, "said": said, "way": option["way"]}
+    found |= {"planned": planned, "machines": machines}
     return found
 
 
@@ -133,7 +134,12 @@ def compare(sheet, mine):
     }
     if mine["way"] == "buy":
         costs["paid_back"] = break_even_month(mine["purchase"], mine["running"], bill)
-    most = sheet["tokens"] * max(1.0, sheet["safe"] / said["users"])
+    # users who are served together get less each
+    safe = int(sheet["safe"] / mine["machines"])
+    carried = glmplan.predict(mine["planned"], users=safe).figures["output_rate"].value if safe else 0.0
+    most = sheet["tokens"] * max(
+        1.0, mine["machines"] * carried / sheet["rate"] if sheet["safe"] > said["users"] else 0
+    )
     volume = float(break_even_tokens(mine["month"], bill / both) / 1e6)
     if abs(volume / most - 1.0) > 0.05:
         # what the machine does not carry within the SLO is no volume to break even at

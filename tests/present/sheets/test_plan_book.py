@@ -17,7 +17,7 @@ from glmplan.errors import SpecError, UnknownFact
 from glmplan.present.sheets.book import FUNCTIONS, functions_in
 from glmplan.present.sheets.input_pages import FIRST, SHEETS, assumptions_of, columns_of, fixed_facts
 from glmplan.present.sheets.option import options_of, read_wanted
-from glmplan.present.sheets.plan_book import calibration_mark, load_of_words, workbook_of
+from glmplan.present.sheets.plan_book import calibration_mark, load_of_words, plan_book, workbook_of
 from glmplan.request.option import options_of as request_options
 from glmplan.request.plan import PlanRequest
 from tests.present.sheets.cases import CASES, at_option, changes, compare, inputs_of, place
@@ -155,6 +155,22 @@ def test_safe_users_are_those_of_the_library(options, book):
         shown = found.value("Results", FIRST + number, columns_of("Results").index("safe"))
         most = options[0].cached[0].surface.axes.users[-1]
         assert shown == pytest.approx(min(answer.safe.users, most), rel=0.05)
+
+
+def test_a_decision_names_the_cheaper_option_that_meets_the_slo_less_surely(money):
+    """Four users had eight H200 recommended, without a word of six cards at a fifth of the cost."""
+    wanted = read_wanted("8xh200-sxm", "6xrtx-pro-6000-ws", "glm-5.1-nvfp4")
+    found = plan_book("glm-5.1-nvfp4", wanted, load_of_words(4, None, None, None), money).calculator()
+    names = columns_of("Results")
+    safe, half = (
+        [found.value("Results", FIRST + number, names.index(name)) for number in (0, 1)]
+        for name in ("safe", "safe_half")
+    )
+    assert safe[0] < 4 <= min(safe[1], half[0])
+    words = found.value("Summary", 3, 0)
+    assert f"{safe[1]:g} users with 95 % and {half[1]:g} with 50 % probability" in words
+    assert "6xrtx-pro-6000-ws is cheaper" in words
+    assert words.endswith(f"{safe[0]:g} users with 95 % and {half[0]:g} with 50 % probability.")
 
 
 def test_sensitivity_has_the_largest_effect_first(book):
