@@ -10,7 +10,7 @@ import pytest
 
 from glmplan.cli import main
 from glmplan.errors import Infeasible, SpecError
-from glmplan.present.mix_text import mix_text
+from glmplan.present.sweep_text import mix_text
 from glmplan.purchase.hybrid import (
     Local,
     Portfolio,

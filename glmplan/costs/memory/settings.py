@@ -128,7 +128,7 @@ class MemorySettings:
         whole = self.rule.whole_prompts
         tokens = None if whole is None else whole.tokens(self.version, self.longest)
         if tokens is not None:
-            return tokens
+            return np.asarray(tokens, dtype=float)
         called = _called(self.accelerator or "")
         result = engine_defaults(self.engine, version=self.version, accelerator=called, memory=memory)
         return np.asarray(result.budget, dtype=float)
