@@ -54,10 +54,15 @@ def show_hardware(
     form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
 ) -> None:
     """Show the values, sources, contradictions and unknowns of a record."""
-    from glmplan.io.machines.resolve import record_toml
-    from glmplan.present.hardware_page import record_text, resolve_hardware
+    from glmplan.present.hardware_page import resolve_hardware
 
-    record = resolve_hardware(name)
+    _print(resolve_hardware(name), form)
+
+
+def _print(record: Any, form: RecordForm) -> None:
+    from glmplan.io.machines.resolve import record_toml
+    from glmplan.present.hardware_page import record_text
+
     if form is RecordForm.toml:
         say(record_toml(record), end="")
     elif form is RecordForm.json:
@@ -133,7 +138,6 @@ def _hand_over(record: Any, out: Path | None, form: RecordForm) -> None:
     """Write a record to a file, or print it in the given format."""
     from glmplan.catalog.files import write_atomically
     from glmplan.io.machines.resolve import record_toml
-    from glmplan.present.hardware_page import record_text
 
     for line in getattr(record, "assumptions", ()):
         say(f"assumed: {line}", err=True)
@@ -142,12 +146,8 @@ def _hand_over(record: Any, out: Path | None, form: RecordForm) -> None:
     if out is not None:
         write_atomically(out, record_toml(record))
         say(str(out))
-    elif form is RecordForm.json:
-        say(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
-    elif form is RecordForm.text:
-        say(record_text(record))
     else:
-        say(record_toml(record), end="")
+        _print(record, form)
 
 
 @app.command("probe")

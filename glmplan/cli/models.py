@@ -43,10 +43,15 @@ def show_model(
     form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
 ) -> None:
     """Show parameters, cache and checkpoints, computed and published."""
-    from glmplan.io.models.resolve import model_toml, resolve_model
+    from glmplan.io.models.resolve import resolve_model
+
+    _print(resolve_model(name), form)
+
+
+def _print(choice: Any, form: RecordForm) -> None:
+    from glmplan.io.models.resolve import model_toml
     from glmplan.present.model_page import model_facts, model_text
 
-    choice = resolve_model(name)
     if form is RecordForm.toml:
         say(model_toml(choice.model), end="")
     elif form is RecordForm.json:
@@ -83,7 +88,6 @@ def import_model(
 
     from glmplan.catalog.files import write_atomically
     from glmplan.io.models.resolve import model_toml, resolve_model, with_size
-    from glmplan.present.model_page import model_facts, model_text
     from glmplan.units import parse_quantity
 
     choice = resolve_model(str(path if path.is_absolute() else Path.cwd() / path))
@@ -96,9 +100,5 @@ def import_model(
     if out is not None:
         write_atomically(out, model_toml(choice.model))
         say(str(out))
-    elif form is RecordForm.json:
-        say(json.dumps(model_facts(choice), indent=2))
-    elif form is RecordForm.text:
-        say(model_text(choice))
     else:
-        say(model_toml(choice.model), end="")
+        _print(choice, form)
