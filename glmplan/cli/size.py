@@ -91,7 +91,9 @@ def command(
         from glmplan.present.acceptance import check_ladder
 
         if len(questions) > 1:
-            raise SpecError("is for one model, and several are given", field="--acceptance-test", value=str(acceptance_test))
+            raise SpecError(
+                "is for one model, and several are given", field="--acceptance-test", value=str(acceptance_test)
+            )
         check_ladder(questions[0].traffic)
     paid, found = read_money(money), []
     for asked in questions:
