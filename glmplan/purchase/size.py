@@ -489,10 +489,10 @@ def _with_headroom(search: _Search, option: Option) -> Option:
     targets = parse_slo(asked.slo)
     # steady sums know the users of an SLO of means at once
     counted = is_steady(asked.traffic) and all(target.statistic == "mean" for target in targets)
-    most = BEYOND * asked.load / option.machines
+    most: float | None = BEYOND * asked.load / option.machines
     if asked.unit == "users":
         # users are whole on every machine
-        most = None if counted else math.ceil(most)
+        most = None if counted else math.ceil(BEYOND * asked.load / option.machines)
     found = loads_at(
         search.service(option.planned), asked.traffic, targets, probability=asked.probability, most=most,
         begun=Tries(start=share),
