@@ -72,7 +72,7 @@ def decision(
     blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
     blocks.append(Text(" ".join(answer_sentences(plans, load))))
     speeds: list[Block] = [_users(one) for one in plans if one.record["users"]]
-    speeds += _chances(plans)
+    speeds += [block for one in plans for block in _chances(one)]
     blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("No speed: the plan does not fit.")])]
     blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
     blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
@@ -218,18 +218,15 @@ def _users(one: ReportOption) -> Table:
     return Table(f"{one.name}: speed with 90 % intervals", heads, rows)
 
 
-def _chances(plans: Sequence[ReportOption]) -> list[Block]:
-    """Return the probability of meeting the SLO over concurrency."""
-    curves = [(one, {row["users"]: row["probability"] for row in one.record["safe"].get("curve", ())})
-              for one in plans if one.record["safe"]]  # fmt: skip
-    curves = [(one, curve) for one, curve in curves if curve]
-    if not curves:
-        return []
-    rows = tuple(
-        (f"{users:,}", *(_percent(curve[users]) if users in curve else "" for _, curve in curves))
-        for users in sorted({users for _, curve in curves for users in curve})
-    )
-    return [Table("Probability of meeting the SLO", ("concurrency", *(one.name for one, _ in curves)), rows)]
+def _chances(one: ReportOption) -> list[Block]:
+    """Return the probability of meeting the SLO over concurrency.
+
+    The largest concurrency of each percentage.
+    """
+    curve = (one.record["safe"] or {}).get("curve", ())
+    most = {_percent(row["probability"]): row["users"] for row in curve}
+    rows = tuple((f"{users:,}", chance) for chance, users in most.items() if chance != _percent(0.0))
+    return [Table(f"{one.name}: probability of meeting the SLO", ("concurrency", "probability"), rows)] if rows else []
 
 
 def _percent(chance: Ratio) -> str:

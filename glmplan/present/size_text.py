@@ -156,7 +156,7 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
             found.boards
         )
     if found.modules:
-        kinds["3, 5, 6 or 7 modules of a baseboard of eight (name one with --only)"] = 0
+        kinds["modules of a baseboard in other numbers than 1, 2, 4 and 8 (name one with --only)"] = 0
     if "mtp" not in found.asked.given and len(found.asked.drafts) == 1 and found.asked.spec.draft_layers is not None:
         kinds["speculative decoding (--drafter best)"] = 0
     if "disaggregated" not in found.asked.given:

@@ -55,6 +55,8 @@ __all__ = [
 
 #: entry of the price list for the host of PCIe cards
 _HOST = "workstation-host"
+#: most PCIe cards of a server that providers rent out (https://docs.skypilot.co/en/stable/compute/gpus.html)
+_RENTED = 8
 #: server whose price, less its accelerators, stands for hosts of baseboards; part and number of its accelerators
 _SERVER = ("hgx-h100-8", "h100-sxm", 8)
 #: kinds of accelerators that run as delivered, without a further host
@@ -652,6 +654,11 @@ def _rented(machine: Machine, money: Money, machines: int) -> Way:
         term, hourly = rent_of(part, money.prices, today=money.today, term=money.rent_term)
     except UnknownFact as error:
         return Way("rent", None, missing=str(error))
+    host = machine.host
+    if machine.named and host.scale_up is None and host.accelerators_per_node > _RENTED and not hourly.entries[0].given:
+        # a price is that of a card in a server of the provider
+        missing = f"no rent of {machine.text} is known: set --price {part}:rent=NUMBER"
+        return Way("rent", None, missing=missing)
     in_usd(f"{part}:rent", hourly.currency)
     count = machines * machine.count
     prices = (hourly.value, hourly.low, hourly.high)

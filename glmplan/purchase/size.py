@@ -136,8 +136,7 @@ def _machines(asked: SizeQuestion) -> Iterator[Machine]:
             continue
         if not asked.only and load_accelerator(name).kind == "cpu-socket":
             continue
-        nodes = _node_counts(name)
-        for count in (*_SHARES, *nodes) if nodes else _COUNTS:
+        for count in (*_part_counts(name), *_node_counts(name)):
             try:
                 yield resolve_machine(f"{count}x{name}")
             except GlmplanError:
@@ -166,9 +165,20 @@ def boards_left_out() -> tuple[str, ...]:
 def _has_modules(asked: SizeQuestion) -> bool:
     """Return True if modules of baseboards are tried in some numbers only."""
     return not asked.own and any(
-        name not in host_names() and not name[0].isdigit() and bool(_node_counts(name))
+        name not in host_names() and not name[0].isdigit() and len(_part_counts(name)) < len(_COUNTS)
         for name in asked.only or accelerator_names()
     )
+
+
+@cache
+def _part_counts(part: str) -> tuple[int, ...]:
+    """Return the accelerators of one machine that are tried.
+
+    Of modules on a fabric the shares of a server, or of a tray of a rack, that are offered.
+    """
+    hosts = [load_host(name) for name in host_names()]
+    sizes = [host.accelerators_per_node for host in hosts if host.accelerator == part and host.scale_up is not None]
+    return tuple(count for count in _SHARES if count <= max(sizes)) if sizes else tuple(_COUNTS)
 
 
 @cache

@@ -212,6 +212,16 @@ def test_accelerators_of_several_kinds_are_all_paid_and_powered(engine):
     assert rent.usd is None and "several kinds" in rent.missing
 
 
+def test_a_host_with_sixteen_cards_is_not_rented_by_the_price_of_a_card():
+    """Five such hosts of the catalogue were half of the answers of `size`, at the same rent."""
+    host, cards = resolve_machine("asrock-turin-4-switches-16"), resolve_machine("8xrtx-pro-6000-server")
+    for machine, known in ((host, False), (cards, True), (resolve_machine("hgx-h200-8"), True)):
+        [rent] = ways_of(machine, money_of(today=TODAY), kinds=("rent",))
+        assert (rent.usd is not None) is known
+    [rent] = ways_of(host, money_of(["rtx-pro-6000-server:rent=1"], today=TODAY), kinds=("rent",))
+    assert rent.usd == pytest.approx(16 * 730)
+
+
 def test_a_machine_with_several_kinds_takes_a_price_of_its_own():
     machine = resolve_machine("2xrtx-5090+1xrtx-4090")
     for price in ("2xrtx-5090+1xrtx-4090=9000", "2xRTX-5090+rtx-4090=9000"):

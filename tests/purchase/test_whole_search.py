@@ -33,10 +33,10 @@ def test_every_machine_of_the_catalogue_is_a_candidate_unpriced_or_left_out_by_n
 
 def test_modules_of_a_baseboard_are_tried_in_the_numbers_that_are_offered():
     """A server with seven H200 was the cheapest answer: the baseboard has eight, and clouds share it by halves."""
-    asked = read_size("llama-3.1-8b", SLO, users=4, only="h200-sxm,rtx-pro-6000-ws")
+    asked = read_size("llama-3.1-8b", SLO, users=4, only="h200-sxm,gb200,rtx-pro-6000-ws")
     priced, _ = candidates(asked, MONEY)
     tried = {part: {one.machine.count for one in priced if one.machine.accelerator.name == part} for part in asked.only}
-    assert tried == {"h200-sxm": {1, 2, 4, 8, 16, 32}, "rtx-pro-6000-ws": set(range(1, 9))}
+    assert tried == {"h200-sxm": {1, 2, 4, 8, 16, 32}, "gb200": {1, 2, 4}, "rtx-pro-6000-ws": set(range(1, 9))}
     typed = read_size("llama-3.1-8b", SLO, users=4, only="7xh200-sxm")
     assert [one.machine.count for one in candidates(typed, MONEY)[0]] == [7]
     few = [size_content(sized(read_size("llama-3.1-8b", SLO, users=1, only=only), MONEY, answers=1))

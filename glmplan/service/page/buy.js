@@ -7,6 +7,8 @@ import { save } from "./export.js";
 
 const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "price", "rates", "power", "probability"];
 const MOST_PINS = 4;
+/** As `FEW_BITS` of glmplan.planner.formats. */
+const FEW_BITS = 4;
 const model = combobox(at("model"), "Model");
 const machine = combobox(at("only"), "Only these machines");
 let machines = [];
@@ -155,7 +157,7 @@ function draw() {
   at("verdict").dataset.verdict = best ? "yes" : "unlikely";
   at("verdict-title").textContent = best ? `${named(best)}, ${best.weights}` : "No priced machine meets this SLO";
   const api = found.per_token;
-  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${whole(found.load)} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : `${skipped.length ? `Left out: ${skipped.map(([why, count]) => `${whole(count)} ${why}`).join("; ")}. ` : ""}${found.no_price.length ? `Without a price: ${found.no_price.slice(0, 5).map((name) => titles.get(name) ?? name).join(", ")}. ` : ""}Raise the limits, lower the probability, relax the SLO, or leave the list of machines empty.`;
+  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${whole(found.load)} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${best.bits_per_weight < FEW_BITS ? ` The format has ${number(best.bits_per_weight)} bits for each weight; its losses are not modelled.` : ""}${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : `${skipped.length ? `Left out: ${skipped.map(([why, count]) => `${whole(count)} ${why}`).join("; ")}. ` : ""}${found.no_price.length ? `Without a price: ${found.no_price.slice(0, 5).map((name) => titles.get(name) ?? name).join(", ")}. ` : ""}Raise the limits, lower the probability, relax the SLO, or leave the list of machines empty.`;
   at("frontier-card").hidden = !options.length;
   const levels = [...new Set(options.map((one) => one.evidence_level))];
   at("evidence").replaceChildren(new Option("any", ""), ...levels.map((one) => new Option(words(one), one)));
