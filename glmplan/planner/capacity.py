@@ -831,8 +831,8 @@ def _longest(
     model: ModelSpec, checkpoint: Checkpoint, found: _Pools, form: tuple[str, bool], quantile: float
 ) -> np.ndarray:
     """Return each layout's longest single request [token] at a quantile."""
-    result = np.asarray(largest_context(found.memory, found.part, quantile=quantile, pools=found.of))
-    return launched_context(Launched(model, checkpoint, found.memory, found.part, form), result, quantile)
+    result = largest_context(found.memory, found.part, quantile=quantile, pools=found.of)
+    return np.asarray(launched_context(Launched(model, checkpoint, found.memory, found.part, form), result, quantile))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -922,8 +922,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     limit = asked.longest_request
     memory, pools = alone.memory, alone.of
     if keeps_index(asked.model, memory.settings) and memory.settings.longest is None and holding.context < limit:
-        form = terms.kv, terms.mtp > 0
-        launched = Launched(asked.model, asked.checkpoint, memory, holding.part, form)
+        launched = Launched(asked.model, asked.checkpoint, memory, holding.part, (terms.kv, terms.mtp > 0))
         memory = launched.of_length(max(holding.context, 1.0))
         pools = stage_pools(memory, holding.part)
     # a set: `np.unique` imports masked arrays, which takes longer than the rest of this function
