@@ -29,10 +29,11 @@ from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memor
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
 from glmplan.planner.degrees import experts_of, experts_problem, split_problem
+from glmplan.planner.longest import Launched, launched_context
 from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
-from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens, TokensArray
+from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -463,8 +464,6 @@ def _weights_name(asked: Asked) -> str:
 MAY_START = "but borderline: may start, test it"
 #: standard deviations from the mean to the low end of a 90 % interval [-]
 LOW = -QUANTILE_90
-#: halvings of the interval of the longest request: 1/64 of it [-]
-_HALVINGS = 6
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -776,38 +775,9 @@ def _pool_for(found: _Pools, length: TokenCount) -> _PoolsFor:
 def _longest(
     model: ModelSpec, checkpoint: Checkpoint, found: _Pools, form: tuple[str, bool], quantile: float
 ) -> np.ndarray:
-    """Return each layout's longest single request [token] at a quantile.
-
-    Without a requested ``max_model_len`` a launch may give one. An indexer keeps a buffer for it, so that a shorter one
-    leaves more to the pool: the longest request is the largest that its own pool holds.
-    """
-    memory, settings = found.memory, found.memory.settings
-    result = np.asarray(largest_context(memory, found.part, quantile=quantile, pools=found.of))
-    limit = float(model.max_context)
-    if settings.longest is not None or not keeps_index(model, settings) or (result >= limit).all():
-        return result
-
-    def held(longest: TokensArray) -> TokensArray:
-        told = _of_length(model, checkpoint, found, form, longest)
-        return np.minimum(largest_context(told, found.part, quantile=quantile), limit)
-
-    block = max(settings.block(memory.sparse), *(item.page.block for one in memory.stages for item in one.pages), 1)
-    low = np.minimum(result, limit)
-    high = held(np.maximum(low, block))
-    for _ in range(_HALVINGS):
-        middle = np.maximum((low + high) / 2.0, block)
-        enough = held(middle) >= middle
-        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-    return np.where(result >= limit, result, np.floor(low / block) * block)
-
-
-def _of_length(
-    model: ModelSpec, checkpoint: Checkpoint, found: _Pools, form: tuple[str, bool], longest: TokensArray | Tokens
-) -> RankMemory:
-    """Return the memory of layouts launched with a ``max_model_len``."""
-    settings = replace(found.memory.settings, longest=longest)
-    layout, size = found.memory.layout, found.part.listed
-    return rank_memory(model, checkpoint, layout=layout, kv=form[0], settings=settings, mtp=form[1], memory=size)
+    """Return each layout's longest single request [token] at a quantile."""
+    result = largest_context(found.memory, found.part, quantile=quantile, pools=found.of)
+    return np.asarray(launched_context(Launched(model, checkpoint, found.memory, found.part, form), result, quantile))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -897,8 +867,8 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     limit = asked.longest_request
     memory, pools = alone.memory, alone.of
     if keeps_index(asked.model, memory.settings) and memory.settings.longest is None and holding.context < limit:
-        form = terms.kv, terms.mtp > 0
-        memory = _of_length(asked.model, asked.checkpoint, alone, form, max(holding.context, 1.0))
+        launched = Launched(asked.model, asked.checkpoint, memory, holding.part, (terms.kv, terms.mtp > 0))
+        memory = launched.of_length(max(holding.context, 1.0))
         pools = stage_pools(memory, holding.part)
     # a set: `np.unique` imports masked arrays, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)

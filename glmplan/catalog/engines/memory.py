@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AS_STORED",
     "MIB",
+    "CompressedTrial",
     "ExpansionReserve",
     "ExpertKernel",
     "FractionRule",
@@ -44,6 +45,7 @@ __all__ = [
     "ProfilingRun",
     "ScaleCopy",
     "StepBuffer",
+    "StreamBuffer",
     "Workspace",
     "load_memory_rule",
     "memory_engines",
