@@ -28,10 +28,16 @@ from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
-from glmplan.planner.degrees import experts_of, experts_problem, split_problem
 from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked
-from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
+from glmplan.prediction.deployment import (
+    experts_of,
+    experts_problem,
+    keeps_experts_on_host,
+    keeps_indexer,
+    runs_sparse,
+    split_problem,
+)
 from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
@@ -166,12 +172,11 @@ def wall_of_split(found: SplitBlock, engine: str, layout: tuple[int, int, int, i
     from glmplan.catalog.schema.engine import Wall, When
 
     tp, _, dp, ep, _ = layout
-    name = load_engine(engine).full_name
-    degrees = f"TP{tp}" + f" DP{dp}" * (dp > 1) + f" EP{ep}"
-    stops = f"{name} stops while it loads the weights"
+    stops = f"{load_engine(engine).full_name} stops while it loads the weights"
+    verb = "does not divide" if found.block == 1 else "splits quantisation blocks of"
     return Wall(
         id=_SLOWER if found.loads else _STOPS,
-        title=f"{degrees} {'does not divide' if found.block == 1 else 'splits quantisation blocks of'} {found.words}",
+        title=f"TP{tp}{f' DP{dp}' * (dp > 1)} EP{ep} {verb} {found.words}",
         severity="slow" if found.loads else "error",
         when=When(tp=f"={tp}", ep=f"={ep}"),
         effect=found.slower or stops,
@@ -193,10 +198,8 @@ def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
 
     dealt = tp * dp
     deals = 1 < dealt <= experts and experts_problem(asked.model, dealt, asked.engine) is None
-    ranks = f"--tp {tp}" + f" --dp {dp}" * (dp > 1)
-    named = [f"{ranks} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
-    others = sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one))
-    for other in others:
+    named = [f"--tp {tp}{f' --dp {dp}' * (dp > 1)} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
+    for other in sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one)):
         if other != tp and split_problem(asked.model, other, asked.engine) is None and loads(other, 1):
             named.append(f"--tp {other}" + " --ep 1" * (experts > 0))
             if other == 1 and deals:

@@ -44,6 +44,7 @@ __all__ = [
     "ProfilingRun",
     "ScaleCopy",
     "StepBuffer",
+    "WholePrompts",
     "Workspace",
     "load_memory_rule",
     "memory_engines",
