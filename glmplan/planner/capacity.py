@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from glmplan.costs.memory.ranks import RankMemory, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
-from glmplan.planner.pool import Pool
+from glmplan.planner.pool import Pool, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.prediction.deployment import (
     experts_of,
@@ -38,7 +38,7 @@ from glmplan.prediction.deployment import (
     runs_sparse,
     split_problem,
 )
-from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
+from glmplan.units import QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LOW",
     "MAY_START",
-    "MEMORY_COLUMNS",
     "Holding",
     "MemoryPlan",
     "Obstacles",
@@ -59,45 +58,12 @@ __all__ = [
     "contexts_of",
     "experts_on_host",
     "layout_name",
-    "memory_rows",
     "settings_of",
     "split_of",
     "split_wall",
     "stage_ranks",
     "wall_of_split",
 ]
-
-
-#: columns of a rank's memory beside its label, in order
-MEMORY_COLUMNS: tuple[str, ...] = (
-    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
-    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
-    "state_bytes_per_sequence",
-)  # fmt: skip
-
-
-def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
-    """Return one row per rank: every memory term, [GiB] and [B]."""
-    return [
-        {
-            "rank": rank.label,
-            "weights_gib": sum(rank.weights.values()) / GIB,
-            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
-            "activation_gib": rank.activation / GIB,
-            "graphs_gib": rank.graphs / GIB,
-            "graph_estimate_gib": rank.graph_estimate / GIB,
-            "communication_gib": rank.communication / GIB,
-            "reserve_gib": rank.reserve / GIB,
-            "cache_gib": rank.cache / GIB,
-            "host_gib": rank.host / GIB,
-            "total_gib": rank.total / GIB,
-            "usable_gib": rank.usable / GIB,
-            "capacity_gib": rank.capacity / GIB,
-            "cache_bytes_per_token": rank.per_token,
-            "state_bytes_per_sequence": rank.state,
-        }
-        for rank in ranks
-    ]
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,13 +10,13 @@ from pathlib import Path
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.front_ends import front_end
 from glmplan.catalog.engines.kernels import attention_assumed
-from glmplan.catalog.engines.limitations import called_engine, engine_names, load_engine
+from glmplan.catalog.engines.limitations import adapters_of, called_engine, engine_names, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
-from glmplan.catalog.schema.engine import Adapters, EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mtp_blocks
 from glmplan.costs.memory.settings import load_memory_fit
@@ -48,7 +48,6 @@ __all__ = [
     "GGUF_ENGINE",
     "MLX_ENGINE",
     "Asked",
-    "adapters_of",
     "asked_users",
     "attention_asked",
     "check_layout",
@@ -366,12 +365,6 @@ def _bounded(number: int, field: str, most: int) -> int:
     if number > most:
         raise SpecError(f"is more than {most:,}", field=field, value=number)
     return number
-
-
-def adapters_of(engine: str) -> Adapters | None:
-    """Return how an engine keeps LoRA adapters."""
-    running = load_engine(engine).running
-    return None if running is None else running.adapters
 
 
 #: degrees of a layout, and the number of its servers on the machine

@@ -370,7 +370,7 @@ class WholePrompts:
 
         if version is None or longest is None or version_key(version) >= version_key(self.until):
             return None
-        result: np.ndarray = np.maximum(np.asarray(longest, dtype=float), self.least)
+        result: TokensArray = np.maximum(np.asarray(longest, dtype=float), self.least)
         return None if np.any(result > self.most) else result
 
 
