@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,12 +28,18 @@ from glmplan.costs.memory.ranks import RankMemory, keeps_index, rank_memory
 from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
-from glmplan.planner.degrees import experts_of, experts_problem, split_problem
 from glmplan.planner.longest import Launched, launched_context
-from glmplan.planner.pool import Pool
+from glmplan.planner.pool import Pool, memory_rows
 from glmplan.planner.question import Asked
-from glmplan.prediction.deployment import keeps_experts_on_host, keeps_indexer, runs_sparse
-from glmplan.units import GIB, QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
+from glmplan.prediction.deployment import (
+    experts_of,
+    experts_problem,
+    keeps_experts_on_host,
+    keeps_indexer,
+    runs_sparse,
+    split_problem,
+)
+from glmplan.units import QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LOW",
     "MAY_START",
-    "MEMORY_COLUMNS",
     "Holding",
     "MemoryPlan",
     "Obstacles",
@@ -54,45 +59,12 @@ __all__ = [
     "contexts_of",
     "experts_on_host",
     "layout_name",
-    "memory_rows",
     "settings_of",
     "split_of",
     "split_wall",
     "stage_ranks",
     "wall_of_split",
 ]
-
-
-#: columns of a rank's memory beside its label, in order
-MEMORY_COLUMNS: tuple[str, ...] = (
-    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
-    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
-    "state_bytes_per_sequence",
-)  # fmt: skip
-
-
-def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
-    """Return one row per rank: every memory term, [GiB] and [B]."""
-    return [
-        {
-            "rank": rank.label,
-            "weights_gib": sum(rank.weights.values()) / GIB,
-            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
-            "activation_gib": rank.activation / GIB,
-            "graphs_gib": rank.graphs / GIB,
-            "graph_estimate_gib": rank.graph_estimate / GIB,
-            "communication_gib": rank.communication / GIB,
-            "reserve_gib": rank.reserve / GIB,
-            "cache_gib": rank.cache / GIB,
-            "host_gib": rank.host / GIB,
-            "total_gib": rank.total / GIB,
-            "usable_gib": rank.usable / GIB,
-            "capacity_gib": rank.capacity / GIB,
-            "cache_bytes_per_token": rank.per_token,
-            "state_bytes_per_sequence": rank.state,
-        }
-        for rank in ranks
-    ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,12 +139,11 @@ def wall_of_split(found: SplitBlock, engine: str, layout: tuple[int, int, int, i
     from glmplan.catalog.schema.engine import Wall, When
 
     tp, _, dp, ep, _ = layout
-    name = load_engine(engine).full_name
-    degrees = f"TP{tp}" + f" DP{dp}" * (dp > 1) + f" EP{ep}"
-    stops = f"{name} stops while it loads the weights"
+    stops = f"{load_engine(engine).full_name} stops while it loads the weights"
+    verb = "does not divide" if found.block == 1 else "splits quantisation blocks of"
     return Wall(
         id=_SLOWER if found.loads else _STOPS,
-        title=f"{degrees} {'does not divide' if found.block == 1 else 'splits quantisation blocks of'} {found.words}",
+        title=f"TP{tp}{f' DP{dp}' * (dp > 1)} EP{ep} {verb} {found.words}",
         severity="slow" if found.loads else "error",
         when=When(tp=f"={tp}", ep=f"={ep}"),
         effect=found.slower or stops,
@@ -194,10 +165,8 @@ def _nearest(asked: Asked, layout: tuple[int, int, int, int, int]) -> str:
 
     dealt = tp * dp
     deals = 1 < dealt <= experts and experts_problem(asked.model, dealt, asked.engine) is None
-    ranks = f"--tp {tp}" + f" --dp {dp}" * (dp > 1)
-    named = [f"{ranks} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
-    others = sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one))
-    for other in others:
+    named = [f"--tp {tp}{f' --dp {dp}' * (dp > 1)} --ep {dealt}"] if ep == 1 and deals and loads(tp, dealt) else []
+    for other in sorted(range(1, most + 1), key=lambda one: (abs(one - tp), one)):
         if other != tp and split_problem(asked.model, other, asked.engine) is None and loads(other, 1):
             named.append(f"--tp {other}" + " --ep 1" * (experts > 0))
             if other == 1 and deals:

@@ -15,11 +15,10 @@ from glmplan.costs.blocks.stack import checkpoint_bytes, routed_blocks
 from glmplan.errors import GlmplanError
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.planner.capacity import Holding, Terms, experts_on_host
-from glmplan.planner.degrees import DEGREES
 from glmplan.planner.formats import bits_of, format_known
 from glmplan.planner.layouts import check_apart
 from glmplan.planner.plan import LEAST_GAIN, Change, TrafficRun, as_well_known
-from glmplan.planner.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
+from glmplan.planner.question import DEFAULT_ENGINE, DEGREES, MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, deployment_of, load_of, needless_stages, shown_users
 from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import decides_plan, solve_under

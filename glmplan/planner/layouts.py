@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.engines.limitations import adapters_of, load_engine
 from glmplan.catalog.entries.names import engine_release
 from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.errors import SpecError
 from glmplan.planner.capacity import experts_on_host, layout_name, split_of
-from glmplan.planner.degrees import DEGREES, context_problem, experts_of, experts_problem, split_problem
-from glmplan.planner.question import Asked, adapters_of
+from glmplan.planner.question import DEGREES, Asked
+from glmplan.prediction.deployment import context_problem, experts_of, experts_problem, split_problem
 from glmplan.prediction.effects import KNOWN_AS
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from glmplan.catalog.entries.models import model_names
 from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import GlmplanError
 from glmplan.planner.changes import Looked, changes_of, looked_at, tried, verdict_of
-from glmplan.planner.degrees import DEGREES
 from glmplan.planner.formats import FEW_BITS, best_format, bits_of, format_open
-from glmplan.planner.question import MLX_ENGINE, Asked, read_words
+from glmplan.planner.question import DEGREES, MLX_ENGINE, Asked, read_words
 
 if TYPE_CHECKING:
     from glmplan.planner.users import Solution

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from glmplan.catalog.tables import chosen_table, frame_of
 from glmplan.costs.memory.pool import MemoryBudget
 from glmplan.io.runs.columns import FIGURES
-from glmplan.planner.capacity import Holding, memory_rows
+from glmplan.planner.capacity import Holding
+from glmplan.planner.pool import memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Narrowing, shown_users
 from glmplan.prediction.deployment import Deployment

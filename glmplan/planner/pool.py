@@ -1,14 +1,48 @@
-"""Hold the KV pool of a plan in requests of one length."""
+"""Hold the KV pool of a plan in requests of one length, and its memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from glmplan.units import TokenCount, Tokens
+from glmplan.costs.memory.pool import MemoryBudget
+from glmplan.units import GIB, TokenCount, Tokens
 
-__all__ = ["Pool"]
+__all__ = ["MEMORY_COLUMNS", "Pool", "memory_rows"]
+
+
+#: columns of a rank's memory beside its label, in order
+MEMORY_COLUMNS: tuple[str, ...] = (
+    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
+    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
+    "state_bytes_per_sequence",
+)  # fmt: skip
+
+
+def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
+    """Return one row per rank: every memory term, [GiB] and [B]."""
+    return [
+        {
+            "rank": rank.label,
+            "weights_gib": sum(rank.weights.values()) / GIB,
+            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
+            "activation_gib": rank.activation / GIB,
+            "graphs_gib": rank.graphs / GIB,
+            "graph_estimate_gib": rank.graph_estimate / GIB,
+            "communication_gib": rank.communication / GIB,
+            "reserve_gib": rank.reserve / GIB,
+            "cache_gib": rank.cache / GIB,
+            "host_gib": rank.host / GIB,
+            "total_gib": rank.total / GIB,
+            "usable_gib": rank.usable / GIB,
+            "capacity_gib": rank.capacity / GIB,
+            "cache_bytes_per_token": rank.per_token,
+            "state_bytes_per_sequence": rank.state,
+        }
+        for rank in ranks
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from glmplan.catalog.engines.defaults import engine_defaults
 from glmplan.catalog.engines.kernels import attention_assumed
-from glmplan.catalog.engines.limitations import called_engine, engine_names, front_end, load_engine
+from glmplan.catalog.engines.limitations import adapters_of, called_engine, engine_names, front_end, load_engine
 from glmplan.catalog.engines.memory import load_memory_rule
 from glmplan.catalog.engines.recipes import known_version
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.entries.names import engine_release
 from glmplan.catalog.formats import KV_FORMATS
-from glmplan.catalog.schema.engine import Adapters, EngineDefaults
+from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mtp_blocks
 from glmplan.costs.memory.settings import load_memory_fit
@@ -24,8 +24,14 @@ from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, drafter_name, published_lengths, with_drafter
 from glmplan.io.models.resolve import resolve_model
-from glmplan.planner.degrees import DEGREES, check_layout
-from glmplan.prediction.deployment import Settings, keeps_experts_on_host
+from glmplan.prediction.deployment import (
+    Settings,
+    context_problem,
+    experts_of,
+    experts_problem,
+    keeps_experts_on_host,
+    split_problem,
+)
 from glmplan.prediction.distribution import SURE, probability_asked
 from glmplan.prediction.power import check_limit, limit_measured
 from glmplan.request.option import MOST_USERS
@@ -37,12 +43,13 @@ __all__ = [
     "DEFAULT_INPUT",
     "DEFAULT_OUTPUT",
     "DEFAULT_USERS",
+    "DEGREES",
     "GGUF_ENGINE",
     "MLX_ENGINE",
     "Asked",
-    "adapters_of",
     "asked_users",
     "attention_asked",
+    "check_layout",
     "check_pieces",
     "engine_asked",
     "named_cache",
@@ -364,10 +371,60 @@ def _bounded(number: int, field: str, most: int) -> int:
     return number
 
 
-def adapters_of(engine: str) -> Adapters | None:
-    """Return how an engine keeps LoRA adapters."""
-    running = load_engine(engine).running
-    return None if running is None else running.adapters
+#: degrees of a layout, and the number of its servers on the machine
+DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
+
+
+def check_layout(asked: Asked, given: dict[str, int | None]) -> None:
+    """Refuse invalid parallel degrees.
+
+    `given`: `DEGREES` of the request; None is chosen by the plan.
+    """
+    model, machine, divided_experts = asked.model, asked.machine, asked.divided_experts
+    count = machine.count
+    tp, pp, dp, ep, dcp, replicas = (given[name] or 1 for name in DEGREES)
+    problem = split_problem(model, tp, asked.engine)
+    if problem:
+        good = [one for one in range(1, max(count, 2 * tp) + 1) if not split_problem(model, one, asked.engine)]
+        close = sorted(sorted(good, key=lambda one: abs(one - tp))[:3])
+        raise SpecError(f"{problem}; nearest: {', '.join(map(str, close))}", field="--tp", value=tp)
+    if pp > len(model.layer_names):
+        raise SpecError(f"is more than the {len(model.layer_names)} layers of {model.name}", field="--pp", value=pp)
+    words = f"tp {tp} × pp {pp} × dp {dp}" + f" × {replicas} replicas" * (replicas > 1)
+    used = tp * pp * dp * replicas
+    if used > count:
+        raise SpecError(
+            f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; {machine.instead(used)}",
+            field="layout",
+            value=words,
+        )
+    # servers of a layout fill the machine, unless their number was given
+    idle = used < count if given["replicas"] else count % used
+    if given["tp"] and given["pp"] and given["dp"] and idle:
+        raise SpecError(
+            f"takes {used} of the {count} accelerators of {machine.text}; raise a degree, or ask for fewer",
+            field="layout",
+            value=words,
+        )
+    experts = experts_of(model)
+    if ep > 1 and not experts:
+        raise SpecError(f"needs routed experts, which {model.name} does not have", field="--ep", value=ep)
+    fixed = given["tp"] and given["dp"]
+    uneven = tp * dp % ep if divided_experts else ep != tp * dp
+    if ep > 1 and (ep > min(count, experts) or (fixed and uneven)):
+        whole = f"1 or tp × dp ({tp * dp})" if fixed else "1 or tp × dp"
+        whole += " or a divisor of it" if divided_experts else ""
+        raise SpecError(f"must be {whole}, within {count} accelerators and {experts} experts", field="--ep", value=ep)
+    if ep > 1 and (problem := experts_problem(model, ep, asked.engine)) is not None:
+        parts = [one for one in range(1, ep) if ep % one == 0] if divided_experts else [1]
+        good = [one for one in parts if experts_problem(model, one, asked.engine) is None]
+        raise SpecError(f"{problem}; take --ep {good[-1]}, or ranks that divide them", field="--ep", value=ep)
+    if dcp > 1 and (tp % dcp if given["tp"] else dcp > count):
+        raise SpecError(f"must divide --tp {tp}" if given["tp"] else "must divide TP", field="--dcp", value=dcp)
+    degrees = [tp] if given["tp"] else [one for one in range(dcp, count + 1, dcp)]
+    refused = [context_problem(model, one, dcp, asked.engine, asked.runs_as) for one in degrees]
+    if degrees and all(refused):
+        raise SpecError(refused[-1] or "", field="--dcp", value=dcp)
 
 
 #: default request: a chat turn with some history [token]

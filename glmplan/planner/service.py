@@ -15,7 +15,6 @@ from glmplan.catalog.entries.models import load_model, model_names
 from glmplan.costs.blocks.stack import mixers_of
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact, nearest
 from glmplan.planner.capacity import MAY_START, Holding
-from glmplan.planner.degrees import experts_of
 from glmplan.planner.launch import slots_of
 from glmplan.planner.layouts import apart_basis, not_together, transfer_link
 from glmplan.planner.question import Asked, read_words
@@ -29,7 +28,7 @@ from glmplan.planner.ranking import (
     untimed_words,
 )
 from glmplan.planner.users import Solution, count_users, danger_under, solve
-from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.deployment import Deployment, experts_of
 from glmplan.prediction.distribution import NORMAL, SHOWN, SURE, Spread, linear_quantile, middles
 from glmplan.prediction.predict import Figure, front_end_seconds, predict, step_seconds, steps_apart, wake_seconds
 from glmplan.prediction.step_models import site_calibration, step_model_of

@@ -26,7 +26,7 @@ from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.host import Host
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
-from glmplan.costs.blocks.stack import cache_layout, is_indexed, mixers_of, model_shape
+from glmplan.costs.blocks.stack import cache_layout, is_indexed, mixers_of, model_shape, routed_blocks
 from glmplan.costs.kernels.utilisation import kernel_release
 from glmplan.costs.memory.settings import MemorySettings
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
@@ -45,14 +45,18 @@ __all__ = [
     "Settings",
     "bulk_format",
     "cache_choice",
+    "context_problem",
     "default_kv",
     "deploy",
+    "experts_of",
+    "experts_problem",
     "heads_of",
     "keeps_experts_on_host",
     "keeps_indexer",
     "offload_of",
     "runs_sparse",
     "spanned",
+    "split_problem",
     "usual_ends",
 ]
 
@@ -575,6 +579,81 @@ def heads_of(model: ModelSpec) -> int:
     Tensor parallelism must divide it.
     """
     return gcd(*(one.heads for one in mixers_of(model))) or 1
+
+
+def split_problem(model: ModelSpec, tp: int, engine: str) -> str | None:
+    """Return why an engine does not split a model over a TP degree, or None.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> split_problem(load_model("glm-5.1"), 3, "vllm")
+    'does not divide the 64 attention heads of glm-5.1'
+    >>> split_problem(load_model("kimi-k3"), 3, "vllm")
+    'does not divide the vocabulary of kimi-k3, 163,840 rows with padding'
+    >>> split_problem(load_model("glm-5.1"), 4, "vllm"), split_problem(load_model("kimi-k3"), 3, "trtllm")
+    (None, None)
+    """
+    heads = heads_of(model)
+    if heads > 1 and heads % tp:
+        return f"does not divide the {heads} attention heads of {model.name}"
+    problems = (one.cut_problem(tp, model.name) for one in mixers_of(model))
+    rows = load_memory_rule(engine).vocabulary_problem(model.name, model.vocabulary, tp)
+    return next((why for why in (*problems, rows) if why is not None), None)
+
+
+def experts_problem(model: ModelSpec, ep: int, engine: str) -> str | None:
+    """Return why an engine does not deal the experts over ranks, or None.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> experts_problem(load_model("glm-4.7"), 6, "sglang")
+    'does not divide the 160 experts of glm-4.7'
+    >>> experts_problem(load_model("glm-4.7"), 6, "vllm"), experts_problem(load_model("glm-4.7"), 8, "sglang")
+    (None, None)
+    """
+    running, experts = load_engine(engine).running, experts_of(model)
+    even = () if running is None else running.even_experts
+    if experts % ep == 0 or not any(fnmatchcase(model.name, pattern) for pattern in even):
+        return None
+    return f"does not divide the {experts} experts of {model.name}"
+
+
+def context_problem(model: ModelSpec, tp: int, dcp: int, engine: str, version: str | None) -> str | None:
+    """Return why an engine does not divide cached tokens, or None.
+
+    `version` None is the newest.
+
+    Examples
+    --------
+    >>> from glmplan.catalog.entries.models import load_model
+    >>> context_problem(load_model("llama-3.1-70b"), 8, 2, "vllm", None)
+    'needs TP 16 or more: the ranks that divide tokens hold the same of 8 KV heads'
+    >>> context_problem(load_model("qwen3-235b-a22b"), 8, 2, "vllm", None)
+    >>> context_problem(load_model("deepseek-v3.1"), 8, 2, "trtllm", None)
+    'is not supported with TensorRT-LLM: no source shows it; leave it out'
+    """
+    if dcp == 1:
+        return None
+    entry = load_engine(engine)
+    facts = None if entry.running is None else entry.running.shared_context
+    if facts is None:
+        return f"is not supported with {entry.full_name}: no source shows it; leave it out"
+    release, mixers = engine_release(version) if version else None, mixers_of(model)
+    features = frozenset().union(*(mixer.features for mixer in mixers))
+    needed = {"": facts.since, "gqa": facts.keys_since, "recurrent": facts.beside_states_since}
+    for feature, first in needed.items():
+        least = engine_release(first)
+        if (not feature or feature in features) and release is not None and least is not None and release < least:
+            return f"needs {entry.full_name} {first} or newer for {model.name}"
+    problems = (mixer.shared_context_problem(tp, dcp, model.name) for mixer in mixers)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def experts_of(model: ModelSpec) -> int:
+    """Return the largest number of routed experts of a layer; 0 if dense."""
+    return max((block.experts for block in routed_blocks(model)), default=0)
 
 
 def bulk_format(checkpoint: Checkpoint) -> str:

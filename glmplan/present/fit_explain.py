@@ -15,8 +15,9 @@ from glmplan.costs.memory.pool import stage_pools
 from glmplan.costs.points import StepPoints
 from glmplan.costs.step.model import COMPONENTS, GPU_COMPONENTS, PARAMETERS, FrontPoints, step_time
 from glmplan.costs.step.work import SLOTS
-from glmplan.planner.capacity import MEMORY_COLUMNS, Holding, memory_rows
+from glmplan.planner.capacity import Holding
 from glmplan.planner.plan import USER_FIGURES, UserRow, user_rows
+from glmplan.planner.pool import MEMORY_COLUMNS, memory_rows
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import load_on
 from glmplan.planner.users import predictions_of

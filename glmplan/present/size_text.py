@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from glmplan.catalog.tables import table_text
-from glmplan.planner.degrees import experts_of
 from glmplan.planner.formats import FEW_BITS
 from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.planner.question import other_name
 from glmplan.planner.traffic_search import traffic_words
+from glmplan.prediction.deployment import experts_of
 from glmplan.present.text import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import OFFERED, Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit

@@ -6,10 +6,10 @@ import pytest
 
 from glmplan.catalog.entries.models import load_model
 from glmplan.errors import SpecError
-from glmplan.planner.degrees import context_problem, experts_problem, split_problem
 from glmplan.planner.layouts import layouts
 from glmplan.planner.make_plan import fit_answer
 from glmplan.planner.question import read_words
+from glmplan.prediction.deployment import context_problem, experts_problem, split_problem
 from glmplan.request.plan import PlanRequest
 
 

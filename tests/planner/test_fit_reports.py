@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from glmplan.planner import fit_answer
-from glmplan.planner.capacity import MEMORY_COLUMNS
+from glmplan.planner.pool import MEMORY_COLUMNS
 from glmplan.present.answer_text import fit_text
 from glmplan.present.fit_explain import CSV_COLUMNS, fit_csv, fit_explanation, fit_markdown
 from glmplan.present.json_answers import SCHEMA, fit_json

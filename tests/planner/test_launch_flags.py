@@ -12,8 +12,8 @@ from glmplan.catalog.entries.models import load_model
 from glmplan.errors import SpecError
 from glmplan.planner import fit_answer, read_words
 from glmplan.planner.capacity import Obstacles
-from glmplan.planner.degrees import context_problem
 from glmplan.planner.launch import launch_command
+from glmplan.prediction.deployment import context_problem
 from glmplan.request.plan import PlanRequest
 
 #: words of a plan that bring options of their own

@@ -19,13 +19,14 @@ from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.units import GIB, Bytes, TokenCount
 
 if TYPE_CHECKING:
-    from glmplan.catalog.schema.engine import Conditions, Engine, Wall, When
+    from glmplan.catalog.schema.engine import Adapters, Conditions, Engine, Wall, When
     from glmplan.catalog.schema.host import Host
     from glmplan.catalog.schema.model import ModelSpec
 
 __all__ = [
     "OPTIONS",
     "FrontEnd",
+    "adapters_of",
     "another_program",
     "called_engine",
     "conditions_of",
@@ -150,6 +151,12 @@ def load_engine(name: str) -> Engine:
         raise UnknownName(f"is not a known engine; nearest: {', '.join(close)}", value=name)
     file = data_folder("hardware_db") / "engines" / f"{name}.toml"
     return validated(Engine, {"name": name, **read_toml(file)}, file)
+
+
+def adapters_of(engine: str) -> Adapters | None:
+    """Return how an engine keeps LoRA adapters."""
+    running = load_engine(engine).running
+    return None if running is None else running.adapters
 
 
 def _by_version(wall: Wall, version: str | None) -> Verdict:

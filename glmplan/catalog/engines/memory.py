@@ -46,6 +46,7 @@ __all__ = [
     "ScaleCopy",
     "StepBuffer",
     "StreamBuffer",
+    "WholePrompts",
     "Workspace",
     "load_memory_rule",
     "memory_engines",
@@ -402,7 +403,7 @@ class WholePrompts:
 
         if version is None or longest is None or version_key(version) >= version_key(self.until):
             return None
-        result: np.ndarray = np.maximum(np.asarray(longest, dtype=float), self.least)
+        result: TokensArray = np.maximum(np.asarray(longest, dtype=float), self.least)
         return None if np.any(result > self.most) else result
 
 

@@ -126,7 +126,7 @@ class MemorySettings:
         if self.token_budget is not None:
             return np.asarray(self.token_budget, dtype=float)
         whole = self.rule.whole_prompts
-        tokens = None if whole is None else whole.tokens(self.version, self.longest)
+        tokens: np.ndarray | None = None if whole is None else whole.tokens(self.version, self.longest)
         if tokens is not None:
             return np.asarray(tokens, dtype=float)
         called = _called(self.accelerator or "")

@@ -24,7 +24,7 @@ from glmplan.costs.network.links import links_of_layout
 from glmplan.costs.points import Layout, StepPoints
 from glmplan.costs.step.structure import Part, StepWork
 from glmplan.costs.step.work import step_work
-from glmplan.planner.degrees import split_problem
+from glmplan.prediction.deployment import split_problem
 
 GIB = 2.0**30
 NVLINK = links_of_layout(load_machine("hgx-h100-8"), tp=8)

@@ -395,6 +395,16 @@ def test_vllm_keeps_every_token_in_windows_before_its_hybrid_manager() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "shares"), [("0.8.5", False), ("0.9.2", False), ("0.10.0", True), ("0.13.0", False), ("0.14.0", True)]
+)
+def test_vllm_keeps_chunks_of_llama_4_in_the_releases_without_hybrid_pages(version: str, shares: bool) -> None:
+    memory = held("llama-4-scout", "bf16", Layout(tp=8), kv="bf16", engine="vllm", version=version)
+    assert (memory.split is None) == shares
+    gemma = held("gemma-3-27b", "bf16", Layout(), kv="bf16", engine="vllm", version=version)
+    assert (gemma.split is None) == (version != "0.8.5")
+
+
+@pytest.mark.parametrize(
     ("version", "layers"),
     [("0.4.10", 62), ("0.5.1", 10 + 0.8 * 52), ("0.5.4", 10 + 0.8 * 52), ("0.5.9", 62)],
 )
