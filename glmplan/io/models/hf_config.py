@@ -394,6 +394,8 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
                 f"(architectures: {architecture}) is refused: {REFUSED[result]}",
                 file=top.file, field="model_type", value=result,
             )  # fmt: skip
+    if inner == "bailing_moe" and "BailingMoeV2" in architecture:  # Ling 2.0 keeps the model_type of Ling 1.5
+        return "bailing_moe_v2"
     for result in (inner, outer if inner is None else None):
         if result in READERS:
             return result
