@@ -668,9 +668,7 @@ def read_words(words: PlanRequest) -> Asked:
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
-    words = _through_front_end(words, choice.model, machine, assumed)
-    if words.drafter is not None:
-        words = words.model_copy(update={"drafter": drafter_name(words.drafter)})
+    words = _through_front_end(_usual_drafter(words), choice.model, machine, assumed)
     engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
@@ -760,6 +758,12 @@ def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[
         return machine, words
     beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
     return machine.one_after_another(beside), words
+
+
+def _usual_drafter(words: PlanRequest) -> PlanRequest:
+    if words.drafter is None:
+        return words
+    return words.model_copy(update={"drafter": drafter_name(words.drafter)})
 
 
 def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:
