@@ -378,7 +378,8 @@ def _multimodal_positions(text: ConfigFields) -> bool:
     """Return True if rotary positions have time, height and width."""
     if str(text.raw("model_type", "")).startswith("qwen3_vl"):  # transformers gives it sections where the file does not
         return True
-    return any("mrope_section" in (text.raw(name) or {}) for name in ("rope_scaling", "rope_parameters"))
+    parts = (text.raw(name) for name in ("rope_scaling", "rope_parameters"))
+    return any(isinstance(part, Mapping) and "mrope_section" in part for part in parts)
 
 
 def _model_type(top: ConfigFields, text: ConfigFields) -> str:
