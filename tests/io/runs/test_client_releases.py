@@ -232,6 +232,8 @@ def test_results_on_the_screen_are_read(text, expected):
 def test_what_the_user_states_precedes_the_file_and_the_difference_is_told():
     found = import_text(json.dumps(REPORT), facts={"tp": 4, "engine": "trtllm", "campaign": "mine"})
     assert (found.rows[0]["tp"], [problem.field for problem in found.problems]) == (4, ["tp"])
+    # an empty field of a form states nothing
+    assert import_text(json.dumps(REPORT), facts={"tp": ""}).rows[0]["tp"] == 8
 
 
 # genai_bench/metrics/metrics.py at 252dca79
