@@ -623,8 +623,6 @@ def read_words(words: PlanRequest) -> Asked:
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
     words = _through_front_end(words, choice.model, machine, assumed)
-    if words.drafter is not None:
-        words = words.model_copy(update={"drafter": drafter_name(words.drafter)})
     engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
@@ -719,8 +717,11 @@ def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[
 def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:
     """Return the request with the defaults of a program that runs the engine.
 
-    Ollama and LM Studio give llama.cpp a context, a number of requests at once and a cache format.
+    Ollama and LM Studio give llama.cpp a context, a number of requests at once and a cache format. Drafters get their
+    names here.
     """
+    if words.drafter is not None:
+        words = words.model_copy(update={"drafter": drafter_name(words.drafter)})
     known = front_end(words.engine) if words.engine and called_engine(words.engine) is None else None
     if known is None or known.engine is None:
         return words
@@ -822,10 +823,9 @@ def _lengths(
         assumed.append(f"{inputs:,} input tokens")
     if inputs + outputs > limit:
         raise SpecError(
-            f"with --output {outputs} makes {inputs + outputs:,} tokens, above {where} ({limit:,})",
-            field="--input",
+            f"with --output {outputs} makes {inputs + outputs:,} tokens, above {where} ({limit:,})", field="--input",
             value=inputs,
-        )
+        )  # fmt: skip
     return inputs, outputs
 
 
@@ -866,9 +866,8 @@ def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple
         raise SpecError("needs --mtp with the number of draft tokens", field="--acceptance", value=words.acceptance)
     if not 0 <= rate <= mtp + 1:
         raise SpecError(
-            f"must be a probability up to 1, or tokens gained per step up to {mtp + 1}",
-            field="--acceptance",
+            f"must be a probability up to 1, or tokens gained per step up to {mtp + 1}", field="--acceptance",
             value=words.acceptance,
-        )
+        )  # fmt: skip
     # a probability is that of each draft token if all before it were accepted
     return mtp, float(sum(rate**number for number in range(mtp + 1))) if rate <= 1 else rate

@@ -40,6 +40,21 @@ def test_int8_runs_only_where_the_engine_has_kernels_for_it(engine, machine, wal
 
 
 @pytest.mark.parametrize(
+    ("weights", "engine", "wall"),
+    [
+        ("bnb-4bit", "vllm", None),
+        ("bnb-4bit", "sglang", None),
+        ("bnb-4bit", "trtllm", "bitsandbytes-files-not-read"),
+        ("bnb-8bit", "llama.cpp", "bitsandbytes-files-not-read"),
+        ("mlx-4bit", "vllm", "mlx-files-outside-mlx"),
+    ],
+)
+def test_files_of_a_library_run_with_the_engines_that_read_them(weights, engine, wall):
+    holding = fit_answer(PlanRequest("llama-3.1-8b", "h100-sxm", weights=weights, engine=engine), changes=False).holding
+    assert (holding.terms.blocked and holding.terms.blocked.id) == wall
+
+
+@pytest.mark.parametrize(
     ("model", "machine", "engine"),
     [
         ("glm-5.1-mlx-2.906bpw", "m3-ultra", "vllm"),

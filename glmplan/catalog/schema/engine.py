@@ -361,7 +361,9 @@ class Conditions:
     features: frozenset[str] | None = _tested("all")  # such as ``mla``, ``moe`` and ``mtp``
     weights: str | None = _tested("names")
     #: form of the weight files, as in `Checkpoint.form`
-    files: str | None = _tested("names", Literal["safetensors", "gguf", "mlx", "exl3"])
+    files: str | None = _tested(
+        "names", Literal["safetensors", "gguf", "mlx", "exl3", "bitsandbytes", "torchao", "transformers"]
+    )
     kv: str | None = _tested("names")
     accelerator: str | None = _tested("names", key="accelerators")
     same_chip: str | None = None  # accelerator of the catalogue with the same chip; `accelerators` may name it too

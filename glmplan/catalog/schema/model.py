@@ -138,6 +138,13 @@ class FormatException(Frozen):
     formats: dict[TensorKey, str]
 
 
+#: start of a checkpoint's name → form of its files
+_FORMS = {
+    "mlx": "mlx", "exl3": "exl3", "bnb": "bitsandbytes", "torchao": "torchao", "hqq": "transformers",
+    "aqlm": "transformers", "eetq": "transformers",
+}  # fmt: skip
+
+
 class Checkpoint(Frozen):
     """Published weights: formats of the tensor classes and size of the files."""
 
@@ -163,9 +170,12 @@ class Checkpoint(Frozen):
 
     @property
     def form(self) -> str:
-        """Return the file form as engines name it; MLX and EXL3 by name."""
+        """Return the file form as engines name it, some by the name.
+
+        `transformers`: methods that no engine here reads.
+        """
         plain = "safetensors" if self.file_bits_per_weight is None else "gguf"
-        return next((item for item in ("mlx", "exl3") if self.name.startswith(item)), plain)
+        return next((form for start, form in _FORMS.items() if self.name.startswith(start)), plain)
 
     @property
     def bulk(self) -> str:

@@ -44,7 +44,7 @@ _FALCON = (
     "*_multiplier", "*_multipliers", "mamba_chunk_size", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp",
     "mlp_expansion_factor", "time_step_limit", "attn_layer_indices", "mamba_conv_bias",
 )  # fmt: skip
-_MINICPM = ("scale_emb", "scale_depth", "dim_model_base", "rope_scaling", "use_bfloat16")
+_MINICPM = ("scale_emb", "scale_depth", "dim_model_base", "mup_denominator", "rope_scaling", "use_bfloat16")
 _LING = (
     "norm_head", "norm_softmax", "multi_gate", "moe_router_enable_shared_expert", "router_dtype", "use_rmsnorm",
     "moe_shared_expert_overlap", "expert_dtype", "score_function",
@@ -110,6 +110,9 @@ SPELLINGS: Mapping[str, Spelling] = {
     ),
     "gemma3_text": Spelling(tied=True),
     "gemma4_text": Spelling(tied=True),
+    "git": Spelling(
+        ignored=("*_multiplier_scale", "attn_temperature_len", "global_attn_every_n", "router_logit_softcapping"),
+    ),
     "glm": Spelling(defaults={"attention_bias": True}),
     "glm4": Spelling(defaults={"attention_bias": True}),
     "granite": Spelling(ignored=_GRANITE),
@@ -207,7 +210,7 @@ def usual_fields(fields: ConfigFields, model_type: str, *, nested: bool = False)
         part = content.pop(name, None)
         content |= dict(part) if isinstance(part, Mapping) else {}
     for own, usual in spelling.renamed.items():
-        if content.get(own) is not None and content.get(usual) is None:
+        if content.get(own) is not None and content.get(usual) in (None, content[own]):
             content[usual] = content.pop(own)
     defaults = {**(nested_defaults(model_type) if nested else {}), **spelling.defaults}
     heads = content.get("num_attention_heads", defaults.get("num_attention_heads"))

@@ -378,7 +378,8 @@ def _multimodal_positions(text: ConfigFields) -> bool:
     """Return True if rotary positions have time, height and width."""
     if str(text.raw("model_type", "")).startswith("qwen3_vl"):  # transformers gives it sections where the file does not
         return True
-    return any("mrope_section" in (text.raw(name) or {}) for name in ("rope_scaling", "rope_parameters"))
+    parts = (text.raw(name) for name in ("rope_scaling", "rope_parameters"))
+    return any(isinstance(part, Mapping) and "mrope_section" in part for part in parts)
 
 
 def _model_type(top: ConfigFields, text: ConfigFields) -> str:
@@ -394,6 +395,8 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
                 f"(architectures: {architecture}) is refused: {REFUSED[result]}",
                 file=top.file, field="model_type", value=result,
             )  # fmt: skip
+    if inner == "bailing_moe" and "BailingMoeV2" in architecture:  # Ling 2.0 keeps the model_type of Ling 1.5
+        return "bailing_moe_v2"
     for result in (inner, outer if inner is None else None):
         if result in READERS:
             return result

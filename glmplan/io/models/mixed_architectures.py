@@ -54,6 +54,8 @@ def _granite_hybrid(fields: ConfigFields) -> LayerStack:
     name = "layer_types" if fields.has("layer_types") else "layers_block_type"
     kinds = fields.listing(name, count, ("mamba", *_ATTENTION))
     mamba = _mamba2(fields) if "mamba" in kinds else None
+    # shapes of recurrent layers stand in the configs of models without any
+    fields.read |= {name for name in fields.content if name.startswith("mamba_")} if mamba is None else set()
     attention = grouped_query(fields)
     if fields.raw("position_embedding_type", "nope") != "rope":
         attention = _unrotated(attention)
@@ -82,6 +84,19 @@ def _falcon_h1(fields: ConfigFields) -> LayerStack:
     full = LayerKind(mixer=grouped_query(fields), ffn=(ffn,), norms=1)
     note = f"each of the {count} layers is counted as two: attention and recurrence stand side by side in it"
     return LayerStack("falcon", [("mamba", mamba), ("full", full)] * count, notes=[note])
+
+
+def _grok_2(fields: ConfigFields) -> LayerStack:
+    """Return Grok-2: each layer has a dense block beside its experts.
+
+    SGLang, python/sglang/srt/models/grok.py (`residual_moe`).
+    """
+    if not fields.flag("residual_moe"):
+        raise SpecError("is not set; only Grok-2 of this type is known", file=fields.file, field="residual_moe")
+    experts = experts_block(fields, experts=("num_local_experts",), inner="moe_intermediate_size", batch_loss=True)
+    block = LayerKind(mixer=grouped_query(fields), ffn=(DenseFfn(inner=fields.whole("intermediate_size")), experts),
+                      norms=4)  # fmt: skip
+    return LayerStack("grok", [("layer", block)] * fields.whole("num_hidden_layers"))
 
 
 def _jamba(fields: ConfigFields) -> LayerStack:
@@ -271,6 +286,7 @@ MIXED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "falcon_h1": _falcon_h1,
     "gemma3n_text": _gemma3n,
     "granitemoehybrid": _granite_hybrid,
+    "git": _grok_2,
     "jamba": _jamba,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,

@@ -262,7 +262,8 @@ def period_windows(fields: ConfigFields, count: int, period: int) -> list[int | 
     [4096, None, 4096, None]
     """
     if not period:
-        return [None] * count
+        # newer releases of transformers write the kind of each layer, also where all attend in full
+        return layer_windows(fields, count)
     stated = fields.raw("sliding_window_pattern", fields.raw("_sliding_window_pattern", period))
     fields.raw("layer_types")
     if fields.has("layer_types") and fields.raw("sliding_window") is not None:

@@ -16,6 +16,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+from glmplan.catalog.files import understood
+from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint, FormatException, ModelSpec
 from glmplan.costs.blocks.stack import layer_tensors, mtp_tensors
 from glmplan.costs.blocks.tensor import Tensor
@@ -203,10 +205,14 @@ def read_rules(
             content.get("group_size", content.get("q_group_size", 128)),
         )
         base = _integer(bits, group, False, method, file)
-        own, skipped = _of_modules(content, bits, group, base, method, file)
+        with understood(str(file or "config.json"), "quantisation config"):
+            own, skipped = _of_modules(content, bits, group, base, method, file)
         return QuantisationRules(base, [*excluded, *skipped], kv=kv, own=own)
-    stated = stated_formats(method, content, file)
+    with understood(str(file or "config.json"), "quantisation config"):
+        stated = stated_formats(method, content, file)
     if stated is not None:
+        for form in (stated.base, *stated.own.values()):
+            weight_format(form)
         return QuantisationRules(
             stated.base, [*excluded, *stated.skipped], kv=kv, experts=stated.experts, fp8_scales=stated.fp8_scales,
             own=stated.own, whole=stated.whole, name=stated.name,
@@ -334,7 +340,7 @@ def _compressed(
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if not isinstance(weights, Mapping):
             raise SpecError("has no weights", file=file, field=f"quantization_config.config_groups.{name}")
-        targets = [str(target) for target in group.get("targets") or ["Linear"]]
+        targets = _strings(group, ("targets",), file) or ["Linear"]
         rules.append((targets, _weights(weights, file, alone=group.get("input_activations") is None)))
     # targets by name come before the general one
     rules.sort(key=lambda rule: "Linear" in rule[0])

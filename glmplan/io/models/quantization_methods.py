@@ -45,7 +45,7 @@ def _grouped(bits: Any, group: Any, extra: float = 16.0) -> str:
 
 
 def _mlx(content: Mapping[str, Any]) -> Stated:
-    """Return the formats of MLX, which quantises every linear layer and embedding.
+    """Return the formats of MLX: every linear layer and embedding.
 
     Affine groups have a scale and a bias of 16 bits. A module of its own name has settings of its own, or none.
     """

@@ -9,7 +9,7 @@ from glmplan.costs.blocks.stack import model_cache_bytes_per_token, model_parame
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.hf_config import READERS, model_from_config
 from glmplan.io.models.plain_architectures import PLAIN_FAMILIES
-from tests.io.models.families import FAMILIES, fields
+from tests.io.models.families import _UNTIED, FAMILIES, experts, fields, layers, vocabulary
 
 
 def read(name):
@@ -108,3 +108,42 @@ def test_experts_that_compute_nothing_are_not_read():
 
 def test_a_family_is_one_row_of_the_table():
     assert set(PLAIN_FAMILIES) <= set(READERS)
+
+
+def parameters(config):
+    model = model_from_config(config, name="family")
+    assert model.not_understood == ()
+    return model_parameters(model).total
+
+
+def test_grok_2_has_a_dense_block_beside_its_experts():
+    # xai-org/grok-2: 270 B
+    config = fields("git", (8192, 64, 64, 8, 32768, 131072), moe_intermediate_size=16384, num_local_experts=8,
+                    num_experts_per_tok=2, residual_moe=True, sliding_window_size=-1, attn_temperature_len=1024,
+                    global_attn_every_n=1, router_logit_softcapping=30.0, output_multiplier_scale=0.5,
+                    head_dim=128, **_UNTIED)  # fmt: skip
+    attention = 2 * 8192 * 8192 + 2 * 8192 * 1024
+    layer = attention + 3 * 8192 * 32768 + experts(8192, 8, 16384) + 4 * 8192
+    assert parameters(config) == 64 * layer + vocabulary(131072, 8192, 2)
+
+
+def test_kinds_of_layers_may_be_written_where_all_are_alike():
+    smol = FAMILIES["smollm3 36x2048"].config
+    assert parameters({**smol, "layer_types": ["full_attention"] * 36}) == FAMILIES["smollm3 36x2048"].total
+    glm = FAMILIES["chatglm 40x4096"].config
+    assert parameters({**glm, "num_hidden_layers": glm["num_layers"]}) == FAMILIES["chatglm 40x4096"].total
+
+
+def test_shapes_of_layers_that_a_model_does_not_have_are_read_over():
+    # ibm-granite/granite-4.0-micro: 3.40 B, with attention in every layer
+    config = fields("granitemoehybrid", (2560, 40, 40, 8, 8192, 100352), shared_intermediate_size=8192,
+                    num_local_experts=0, num_experts_per_tok=0, mamba_d_state=256, mamba_n_heads=128,
+                    mamba_d_head="auto", position_embedding_type="rope", tie_word_embeddings=True,
+                    layer_types=["attention"] * 40)  # fmt: skip
+    assert parameters(config) == layers(40, 2560, heads=(40, 8, 64), ffn=3 * 2560 * 8192) + vocabulary(100352, 2560, 1)
+
+
+def test_ling_2_keeps_the_type_of_ling_1_5():
+    config = FAMILIES["bailing_moe_v2 20x2048"].config
+    old = {**config, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"]}
+    assert parameters(old) == FAMILIES["bailing_moe_v2 20x2048"].total

@@ -89,3 +89,25 @@ def test_block_fp8_may_have_experts_of_four_bits():
 def test_an_unknown_method_says_what_can_be_given_instead():
     with pytest.raises(SpecError, match="--weights takes its bits"):
         checkpoint({"quant_method": "vptq"})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"quant_method": "hqq", "quant_config": 3.5},
+        {"quant_method": "aqlm", "in_group_size": 0},
+        {"quant_method": "quark", "layer_quant_config": [1]},
+        {"quant_method": "torchao", "quant_type": {"default": 3.5}},
+        {"quant_method": "fp_quant", "forward_dtype": "x"},
+        {"quant_method": "exl3"},
+        {"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": True},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": 3.5, "weights": {}}}},
+    ],
+)
+def test_a_broken_config_is_refused_with_a_message(broken):
+    with pytest.raises(SpecError):
+        checkpoint(broken)
+
+
+def test_positions_of_another_kind_are_no_error():
+    assert not checkpoint({"quant_method": "fp8"}, rope_scaling=True).multimodal_positions

@@ -19,9 +19,12 @@ Input Sequence Length (tokens),"2,048.00",1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.
 
 Metric,Value
 Output Token Throughput (tokens/sec),"1,195.55"
+Request Throughput (per sec),11.96
 """
 GENAI = {"ttft_mean_ms": 1263.53, "ttft_p99_ms": 1305.11, "tpot_mean_ms": 20.95, "e2e_mean_ms": 3338.53,
-         "input_tokens": 2048, "output_tokens": 100, "output_tokens_per_s": 1195.55}  # fmt: skip
+         "input_tokens": 2048, "output_tokens": 100, "output_tokens_per_s": 1195.55,
+         "concurrency": 40}  # fmt: skip
+# 40: 11.96 requests/s of 3.33853 s each
 _FIRST_COUNTS = (("Output Sequence Length (tokens)", "Num Output Token"),
                  ("Input Sequence Length (tokens)", "Num Input Token"))  # fmt: skip
 
@@ -229,6 +232,8 @@ def test_results_on_the_screen_are_read(text, expected):
 def test_what_the_user_states_precedes_the_file_and_the_difference_is_told():
     found = import_text(json.dumps(REPORT), facts={"tp": 4, "engine": "trtllm", "campaign": "mine"})
     assert (found.rows[0]["tp"], [problem.field for problem in found.problems]) == (4, ["tp"])
+    # an empty field of a form states nothing
+    assert import_text(json.dumps(REPORT), facts={"tp": ""}).rows[0]["tp"] == 8
 
 
 # genai_bench/metrics/metrics.py at 252dca79

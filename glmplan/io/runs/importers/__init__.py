@@ -127,7 +127,7 @@ def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
     if not result.rows and result.logged is None:
         shown = "; ".join(str(problem) for problem in result.problems[:5]) or "it holds no finished run"
         raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
-    given = {key: value for key, value in facts.items() if value is not None}
+    given = {key: value for key, value in facts.items() if value not in (None, "")}
     stated = [_measured(row) for row in result.rows]
     rows = [_finish(row, given) for row in stated]
     memory = out_of_memory(source.text) if result.logged is not None else ""

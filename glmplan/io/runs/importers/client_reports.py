@@ -62,7 +62,7 @@ _CSV_NAMES = {
 }
 _READ = {
     *_METRICS.values(), "input_sequence_length", "output_sequence_length", "effective_concurrency",
-    "output_token_throughput", "total_token_throughput", "request_count", "benchmark_duration",
+    "output_token_throughput", "total_token_throughput", "request_throughput", "request_count", "benchmark_duration",
     "completed_request_count", "error_request_count",
 }  # fmt: skip
 recognise_aiperf = by_keys("time_to_first_token", "input_config", without="request_start_ns")
@@ -168,9 +168,9 @@ def _model(config: Any) -> str | None:
 
 
 def read_csv_aiperf(source: Source) -> Imported:
-    """Read a CSV summary; `concurrency_effective` is measured.
+    """Read a CSV summary, which states no concurrency.
 
-    Such a file states no concurrency.
+    The requests in flight are the rate of requests times their time.
     """
     header: list[str] = []
     # GenAI-Perf writes names in title case
@@ -197,6 +197,11 @@ def read_csv_aiperf(source: Source) -> Imported:
         row = _row(Fields(value, 1, problems), users=None, rate=None, model=None)
     except BadRecord as error:
         return Imported("", [], [*problems, error.problem])
+    whole, rate = row.get("e2e_mean_ms"), Fields(value, 1, problems).inside("request_throughput").number("avg")
+    running = row.get("concurrency_effective") or (rate * whole * 1e-3 if rate and whole else None)
+    if running:
+        words = notes(row["notes"], "requests in flight by Little's law: the file states no concurrency")
+        row |= {"concurrency": max(round(running), 1), "notes": words}
     return Imported("", [{"id": row_identifier(source.text, 0), **row}], problems)
 
 
