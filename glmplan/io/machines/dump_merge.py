@@ -23,6 +23,8 @@ _NVLINK = {"7.0": 25e9, "7.5": 25e9, "8.0": 25e9, "8.6": 14.0625e9, "9.0": 25e9,
 #: distance from which NUMA nodes are on other sockets: a remote node is 20 by default (ACPI specification, SLIT), nodes
 #: of one socket are nearer (11 or 12 on EPYC and Xeon)
 _OTHER_SOCKET = 20
+#: accelerators in a mesh without a source: those of an Open Compute baseboard (OAI UBB)
+_MESH = 8
 #: difference up to which a printed memory is that of a data sheet: drivers keep up to 4 % of it [-]
 _SAME_MEMORY = 0.05
 
@@ -368,6 +370,8 @@ def _scale_up(relations: Relations | None, part: str | None, source: str) -> tup
         told = "joined parts can be planned as a machine of their own"
         return None, [f"scale-up links that do not join equal groups of neighbours, planned as PCIe: {told}"]
     topology = "mesh" if mesh else "switch" if domain > 2 else "bridge"
+    if mesh and known is not None:  # a pair has its share of the rate, also where the dump shows fewer of the mesh
+        domain = max(domain, known.scaleup_domain or _MESH)
     kind = "xgmi" if mesh else "nvlink"
     said = {"kind": kind, "topology": topology, "bandwidth": f"{rate!r} B/s", "domain": domain, "source": source}
     return said, []
