@@ -422,7 +422,9 @@ def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
     more = (method, "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
     if gguf:
         where, whole = _repository(asked)[0], asked.model.hugging_face or "PATH_TO_SAFETENSORS"
-        note = "--kt-weight-path is the folder of the GGUF file; all but the routed experts come from the safetensors of "
+        note = (
+            "--kt-weight-path is the folder of the GGUF file; all but the routed experts come from the safetensors of "
+        )
         note += f"{whole} and are larger than in the GGUF file of this plan"
         return (*(word.replace(where, whole) for word in words), *more), (note,)
     note = "routed experts run on the CPU from host memory; --kt-weight-path is the local folder of the same files"

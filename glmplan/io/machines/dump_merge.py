@@ -15,7 +15,7 @@ from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.machines.dump_readers import CpuFacts, Dump, GpuFacts, Memory, NumaFacts, PciDevice, PciTree, Relations
 from glmplan.io.machines.table_readers import MainMemory, PeerAccess
-from glmplan.units import Bytes
+from glmplan.units import GIB, Bytes
 
 #: bandwidth of one NVLink in one direction by compute capability [B/s]: 14.0625 GB/s on cards of Ampere (GA102), 50 on
 #: Blackwell, else 25 (whitepapers of NVIDIA: Volta, Turing, A100, GA102, H100, Blackwell)
@@ -308,7 +308,7 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
         sockets.append({key: value for key, value in entry.items() if value not in (None, [])})
     apart = [node for node, size in (numa.sizes.items() if numa else ()) if size and node not in socket_of]
     if numa and with_cpus and apart:
-        listed = ", ".join(f"{node} ({numa.sizes[node] / 2**30:,.0f} GiB)" for node in apart)
+        listed = ", ".join(f"{node} ({numa.sizes[node] / GIB:,.0f} GiB)" for node in apart)
         assumed.append(f"memory of NUMA nodes without processors is left out: {listed}")
     for _, whole in [] if numa else _of(dumps, MainMemory):
         for entry in sockets:
@@ -519,7 +519,7 @@ def _other_memory(gpu: GpuFacts, name: str) -> list[str]:
     if part.vendor != "Apple" or gpu.memory is None or part.memory is None or gpu.memory == part.memory:
         return []
     own = line_of(part.model_copy(update={"memory": gpu.memory}))
-    return [f"{name} has {part.memory / 2**30:.0f} GiB in the catalogue, this machine {gpu.memory / 2**30:.0f} GiB: "
+    return [f"{name} has {part.memory / GIB:.0f} GiB in the catalogue, this machine {gpu.memory / GIB:.0f} GiB: "
             f"plan with --on '{own.removesuffix(',bf16=?T')}'"]  # fmt: skip
 
 
