@@ -417,13 +417,24 @@ def _llama_cpp_drafting(asked: Asked, drafted: int) -> list[str]:
 
 def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     words, notes = _sglang(asked, holding, context)
+    if "moe" not in model_features(asked.model):
+        return words, (*notes, "no routed experts: nothing is computed on the CPU, and SGLang alone serves this model")
     running = load_engine(asked.engine).running
-    stored = asked.checkpoint.bulk
+    # the bulk of a GGUF file is the format that its bits are counted in
+    gguf = asked.checkpoint.form == "gguf"
+    stored = "gguf" if gguf else asked.checkpoint.bulk
     method = running.host_experts.get(stored) if running is not None else None
     if method is None:
         # another method would use converted experts, with other sizes than planned
         return (), (f"no command: no --kt-method is known that reads experts in {stored} as they are stored",)
     more = (method, "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
+    if gguf:
+        where, whole = _repository(asked)[0], asked.model.hugging_face or "PATH_TO_SAFETENSORS"
+        note = (
+            "--kt-weight-path is the folder of the GGUF file; all but the routed experts come from the safetensors of "
+        )
+        note += f"{whole} and are larger than in the GGUF file of this plan"
+        return (*(word.replace(where, whole) for word in words), *more), (note,)
     note = "routed experts run on the CPU from host memory; --kt-weight-path is the local folder of the same files"
     return (*words, *more), (*notes, note)
 

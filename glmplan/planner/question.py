@@ -33,7 +33,7 @@ from glmplan.prediction.deployment import (
     split_problem,
 )
 from glmplan.prediction.distribution import SURE, probability_asked
-from glmplan.prediction.power import check_limit, limit_measured
+from glmplan.prediction.power import check_limit, limit_words
 from glmplan.request.option import MOST_USERS
 from glmplan.request.plan import PlanRequest
 from glmplan.units import BytesPerSecond, Ratio, Seconds, TokenCount, Watts, counted_unit, read_above_zero, whole_number
@@ -123,15 +123,8 @@ def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str])
             assumed.append(f"{part.name}: speed of {part.rated}, as measured with a power limit of {part.tdp:g} W")
         return None
     silicon = part if part.rated is None else load_accelerator(part.rated)
-    speed = "speed as measured with that limit"
-    if not limit_measured(silicon, limit):
-        speed = (
-            "never measured; slower as other accelerators are, the interval reaches from no slow-down to rating / limit"
-        )
-        if limit < (part.tdp or 0.0) / 2:
-            speed += "; a board takes no limit below its own least (nvidia-smi -q: Min Power Limit)"
     each = "accelerator" if machine.kinds else part.name
-    assumed.append(f"power limit of each {each} {limit:g} W: {speed}")
+    assumed.append(f"power limit of each {each} {limit:g} W: {limit_words(silicon, limit)}")
     return limit
 
 

@@ -21,7 +21,15 @@ from glmplan.costs.step.model import StepTime
 from glmplan.errors import SpecError
 from glmplan.units import Ratio, Watts
 
-__all__ = ["check_limit", "decoding_slowdown", "limit_deviation", "limit_measured", "limited", "matrix_slowdown"]
+__all__ = [
+    "check_limit",
+    "decoding_slowdown",
+    "limit_deviation",
+    "limit_measured",
+    "limit_words",
+    "limited",
+    "matrix_slowdown",
+]
 
 
 def check_limit(part: Accelerator, limit: Watts | None) -> None:
@@ -67,6 +75,21 @@ def limit_measured(part: Accelerator, limit: Watts | None) -> bool:
     (True, False, True)
     """
     return limit is None or part.tdp is None or _unmeasured(part, limit) < 1e-9
+
+
+def limit_words(part: Accelerator, limit: Watts) -> str:
+    """Return what is known of the speed under a power limit as text.
+
+    Examples
+    --------
+    >>> limit_words(load_accelerator("rtx-pro-6000-ws"), 450.0)
+    'speed as measured with that limit'
+    """
+    if limit_measured(part, limit):
+        return "speed as measured with that limit"
+    words = "never measured; slower as other accelerators are, the interval reaches from no slow-down to rating / limit"
+    low = limit < (part.tdp or 0.0) / 2.0
+    return words + "; a board takes no limit below its own least (nvidia-smi -q: Min Power Limit)" * low
 
 
 @cache

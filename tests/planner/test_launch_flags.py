@@ -153,6 +153,7 @@ def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
         ("kimi-k2.5-int4", "RAWINT4"),
         ("qwen3-30b-a3b", "BF16"),
         ("glm-4.7-fp8", "FP8_PERCHANNEL"),
+        ("glm-5.1-q4_k_m", "LLAMAFILE"),
     ],
 )
 def test_ktransformers_is_told_to_compute_the_experts_as_they_are_stored(version, read, model, method):
@@ -226,3 +227,16 @@ def test_an_image_tower_is_started_as_memory_counts_it(model):
     # recipes put a whole tower on every rank, which is more than the plan has room for
     answer = fit_answer(PlanRequest(model, "8xh200-sxm"), changes=False)
     assert "--mm-encoder-tp-mode" not in " ".join(answer.command) and answer.command
+
+
+@pytest.mark.parametrize("model", ["glm-5.1-q4_k_m", "qwen3-30b-a3b-q8_0"])
+def test_experts_of_a_gguf_file_stand_beside_the_safetensors_of_the_model(model):
+    answer = fit_answer(PlanRequest(model, "genoa-2s-direct-8", engine="ktransformers"), changes=False)
+    words = " ".join(answer.command).split()
+    assert words[words.index("--kt-method") + 1] == "LLAMAFILE"
+    assert words[words.index("--model-path") + 1] == answer.asked.model.hugging_face
+
+
+def test_a_model_without_experts_has_no_options_for_them():
+    answer = fit_answer(PlanRequest("qwen3-8b", "genoa-2s-direct-8", engine="ktransformers"), changes=False)
+    assert "--kt-" not in " ".join(answer.command) and answer.command

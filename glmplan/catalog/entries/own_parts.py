@@ -63,7 +63,7 @@ def blank_line(name: str) -> str:
 
 
 def line_of(part: Accelerator) -> str:
-    """Return the line of a part of the catalogue, with ``?`` for what is missing.
+    """Return the line of a catalogued part, with ``?`` for missing values.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownName
 from glmplan.io.machines.dump_readers import CpuFacts, Dump, GpuFacts, Memory, NumaFacts, PciDevice, PciTree, Relations
 from glmplan.io.machines.table_readers import MainMemory, PeerAccess
-from glmplan.units import Bytes
+from glmplan.units import GIB, Bytes
 
 #: bandwidth of one NVLink in one direction by compute capability [B/s]: 14.0625 GB/s on cards of Ampere (GA102), 50 on
 #: Blackwell, else 25 (whitepapers of NVIDIA: Volta, Turing, A100, GA102, H100, Blackwell)
@@ -23,6 +23,8 @@ _NVLINK = {"7.0": 25e9, "7.5": 25e9, "8.0": 25e9, "8.6": 14.0625e9, "9.0": 25e9,
 #: distance from which NUMA nodes are on other sockets: a remote node is 20 by default (ACPI specification, SLIT), nodes
 #: of one socket are nearer (11 or 12 on EPYC and Xeon)
 _OTHER_SOCKET = 20
+#: accelerators in a mesh without a source: those of an Open Compute baseboard (OAI UBB)
+_MESH = 8
 #: difference up to which a printed memory is that of a data sheet: drivers keep up to 4 % of it [-]
 _SAME_MEMORY = 0.05
 
@@ -306,7 +308,7 @@ def _sockets(dumps: Sequence[Dump], nodes: set[int]) -> tuple[list[dict[str, Any
         sockets.append({key: value for key, value in entry.items() if value not in (None, [])})
     apart = [node for node, size in (numa.sizes.items() if numa else ()) if size and node not in socket_of]
     if numa and with_cpus and apart:
-        listed = ", ".join(f"{node} ({numa.sizes[node] / 2**30:,.0f} GiB)" for node in apart)
+        listed = ", ".join(f"{node} ({numa.sizes[node] / GIB:,.0f} GiB)" for node in apart)
         assumed.append(f"memory of NUMA nodes without processors is left out: {listed}")
     for _, whole in [] if numa else _of(dumps, MainMemory):
         for entry in sockets:
@@ -368,6 +370,8 @@ def _scale_up(relations: Relations | None, part: str | None, source: str) -> tup
         told = "joined parts can be planned as a machine of their own"
         return None, [f"scale-up links that do not join equal groups of neighbours, planned as PCIe: {told}"]
     topology = "mesh" if mesh else "switch" if domain > 2 else "bridge"
+    if mesh and known is not None:  # a pair has its share of the rate, also where the dump shows fewer of the mesh
+        domain = max(domain, known.scaleup_domain or _MESH)
     kind = "xgmi" if mesh else "nvlink"
     said = {"kind": kind, "topology": topology, "bandwidth": f"{rate!r} B/s", "domain": domain, "source": source}
     return said, []
@@ -515,7 +519,7 @@ def _other_memory(gpu: GpuFacts, name: str) -> list[str]:
     if part.vendor != "Apple" or gpu.memory is None or part.memory is None or gpu.memory == part.memory:
         return []
     own = line_of(part.model_copy(update={"memory": gpu.memory}))
-    return [f"{name} has {part.memory / 2**30:.0f} GiB in the catalogue, this machine {gpu.memory / 2**30:.0f} GiB: "
+    return [f"{name} has {part.memory / GIB:.0f} GiB in the catalogue, this machine {gpu.memory / GIB:.0f} GiB: "
             f"plan with --on '{own.removesuffix(',bf16=?T')}'"]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
 from glmplan.io.machines.dump_readers import GpuFacts, NumaFacts, Relations, broken, bus_address
-from glmplan.units import Bytes
+from glmplan.units import GIB, Bytes
 
 __all__ = [
     "TABLES",
@@ -349,7 +349,7 @@ def read_system_profiler(text: str, file: str) -> list[GpuFacts]:
     if chip is None:
         raise SpecError("names no chip of Apple as `system_profiler` prints it", file=file)
     memory = re.search(r"^\s*Memory: (\d+) GB", text, re.M)
-    return [GpuFacts(0, chip[1], memory=float(memory[1]) * 2**30 if memory else None)]
+    return [GpuFacts(0, chip[1], memory=float(memory[1]) * GIB if memory else None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,12 +360,12 @@ class MainMemory:
 
 
 #: units of `free`, of `free -h` and of /proc/meminfo
-_FREE_UNITS = {"": 1024.0, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+_FREE_UNITS = {"": 1024.0, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": GIB, "Ti": 2.0**40,
                "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}  # fmt: skip
 
 
 def read_free(text: str, file: str) -> MainMemory:
-    """Read `free`, `free -h` or /proc/meminfo: the memory that the system sees.
+    """Read the total of `free`, `free -h` or /proc/meminfo.
 
     Without a unit `free` counts KiB; `free -m` and `-g` print none either and are refused as too small.
 
@@ -376,7 +376,7 @@ def read_free(text: str, file: str) -> MainMemory:
     """
     found = re.search(r"^(?:Mem|MemTotal):\s+([\d.]+)([KMGT]i?)?B?(?: kB)?\b", text, re.M)
     size = float(found[1]) * _FREE_UNITS[found[2] or ""] if found else 0.0
-    if size < 2**30:
+    if size < GIB:
         raise SpecError("says less than 1 GiB: run free -h", file=file)
     return MainMemory(size)
 
@@ -386,7 +386,7 @@ _NEAR, _FAR = 12, 32
 
 
 def read_lstopo(text: str, file: str) -> NumaFacts:
-    """Read `lstopo-no-graphics`: memory of the NUMA nodes of each package, in binary units.
+    """Read the NUMA nodes of each package in `lstopo-no-graphics`.
 
     Examples
     --------
