@@ -52,9 +52,9 @@ def solve_for_slo(
     -----
     Layouts with the verdict of the chosen one are compared: for users of uniform requests by how many meet the SLO with
     the probability, searched for the two with the most by steady sums; for request rates and sessions by how far the
-    simulated statistics lie below their bounds, for the slowest service that has to meet them. Of request rates the
-    same two are compared, and the two with the highest rate within the bound on decode. The chosen one stays within
-    5 %.
+    simulated statistics lie below their bounds, for the slowest service that has to meet them. For request
+    rates these two are compared, and the two with the highest rate within the bound on decode. The chosen one stays
+    within 5 %.
     A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
     """
     peers = contenders(solution, traffic, targets, probability=probability)

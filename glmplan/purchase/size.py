@@ -174,7 +174,7 @@ def _has_modules(asked: SizeQuestion) -> bool:
 def _part_counts(part: str) -> tuple[int, ...]:
     """Return the accelerators of one machine that are tried.
 
-    Of modules on a fabric the shares of a server, or of a tray of a rack, that are offered.
+    Modules on a fabric are tried in the shares of a server, or of a tray of a rack, that are offered.
     """
     hosts = [load_host(name) for name in host_names()]
     sizes = [host.accelerators_per_node for host in hosts if host.accelerator == part and host.scale_up is not None]
