@@ -246,7 +246,8 @@ _CALCULATION = (
 )
 _RESULTS = (
     *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),
-    *("gap", "safe", "safe_half", "limit", "kw", "purchase", "write_off", "power", "rent", "other", "month", "tokens"),
+    *("gap", "safe", "safe_half", "chance", "limit", "kw", "purchase", "write_off", "power", "rent", "other", "month"),
+    "tokens",
     *("per_million", "per_million_low", "per_million_high", "per_output", "api_month", "break_even"),
     *("paid_back", "outgrown", "why"),
 )

@@ -117,6 +117,7 @@ _RESULT_TITLES = {
     "gap": ("Mean TPOT", "ms", "one"),
     "safe": ("Safe users (95 %)", "users", "whole"),
     "safe_half": ("Users at 50 % probability", "users", "whole"),
+    "chance": ("Probability that the load meets the SLO", "", "wrap"),
     "limit": ("limited by", "", "wrap"),
     "kw": ("Power at the wall", "kW", "two"),
     "purchase": ("Purchase", "{}", "whole"),
@@ -366,6 +367,8 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "gap": speed(f"1000*{at['further']}/(answer_tokens-1)"),
         "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"{_OUTSIDE}")',
         "safe_half": f'IF({at["inside"]},IF(context_tokens>{at["longest"]},0,{machines}*{half}),"{_OUTSIDE}")',
+        "chance": f'IF({at["inside"]},IF(context_tokens>{at["longest"]},"below 50 %",IF(AND({share}<={least},'
+        f'context_tokens<={at["longest_low"]}),"95 % or more",IF({share}<={half},"50 to 95 %","below 50 %"))),"–")',
         "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},"longest request",{most}),"–")',
     }
 

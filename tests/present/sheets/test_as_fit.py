@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("xlsxwriter", reason="workbooks need the extra `sheets`")
 
 import glmplan
+from glmplan.planner.users import places_of
 from glmplan.present.sheets.input_pages import FIRST, columns_of
 from glmplan.present.sheets.option import options_of, read_wanted
 from glmplan.present.sheets.plan_book import load_of_words, workbook_of
@@ -64,18 +65,23 @@ def test_median_and_bounds_are_those_of_fit(plan):
 @pytest.mark.parametrize(("cells", "limits"), list(zip(*LIMITS, strict=True)), ids=("usual", "stated"))
 def test_safe_and_expected_users_are_those_of_fit(plan, cells, limits):
     _, _, book, (model, asked) = plan
-    safe = glmplan.fit(model, **asked, **limits).safe
+    answer = glmplan.fit(model, **asked, **limits)
+    # in a workbook each user has a place in the pool and in the batch; `fit` lets users wait within stated limits
+    held, safe = min(answer.holding.held, places_of(answer.asked, answer.holding)), answer.safe
     before = {}
     for name, value in cells.items():
         sheet, row, column = book.names[name]
         before[name] = book[sheet].cells[row, column]
         book[sheet].put(row, column, value, "exact*")
-    users = shown(book, "Results", ("safe", "safe_half"))
+    users = shown(book, "Results", ("safe", "safe_half", "chance"))
     for name, value in before.items():
         sheet, row, column = book.names[name]
         book[sheet].put(row, column, value, "exact*")
     assert users["safe"] == pytest.approx(safe.users, rel=GRID, abs=1.0)
-    assert users["safe_half"] == pytest.approx(dict(safe.at)[0.5], rel=GRID, abs=1.0)
+    assert users["safe_half"] == pytest.approx(min(dict(safe.at)[0.5], held), rel=GRID, abs=1.0)
+    [load] = asked["users"]
+    classes = ((users["safe"], "95 % or more"), (users["safe_half"], "50 to 95 %"), (float("inf"), "below 50 %"))
+    assert users["chance"] == next(words for most, words in classes if load <= most)
 
 
 def test_the_plans_are_inside_and_outside_the_measured_loads(plan):
