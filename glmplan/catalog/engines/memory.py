@@ -376,7 +376,6 @@ class ProfilingRun:
     state: Bytes = 0.0  # kept by the sampler for each request and vocabulary entry
     models: tuple[str, ...] = ()
     unquantised: bool = False  # True: only for checkpoints without quantised weights
-    compiled: bool = True  # True: layers write their output over their input
     note: str = ""  # derivation of the bytes
 
 

@@ -119,8 +119,7 @@ def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: BytesArray, 
     each = run.drafting if step.drafts else run.sampler
     sampler = hidden * (step.tokens + rows) + each * model.vocabulary * rows
     state = np.where(step.last, run.state * model.vocabulary * step.requests, 0.0)
-    reused = hidden * step.tokens * run.compiled
-    return state + np.maximum(forward - reused, np.where(step.last, sampler, 0.0) + step.kept)
+    return state + np.maximum(forward - hidden * step.tokens, np.where(step.last, sampler, 0.0) + step.kept)
 
 
 #: widths of the tower that live at once for a patch during interpolation: its embedding, four corners of the table,

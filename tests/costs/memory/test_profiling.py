@@ -73,7 +73,7 @@ def test_the_sampler_holds_fewer_bytes_from_version_to_version():
     for version, (sampler, drafting) in expected.items():
         run = rule.profiling_of(version, dense=False)
         assert (run.sampler, run.drafting) == (sampler, drafting), version
-    assert not rule.profiling_of("0.6.4", dense=True).compiled  # the engine before V1
+    assert rule.profiling_of("0.6.4", dense=True) is None
 
 
 def test_models_move_to_the_second_model_runner_as_the_packages_say():
@@ -172,5 +172,4 @@ def test_vllm_before_its_second_engine_tries_a_prompt_of_the_longest_length(long
         return activation("llama-3.1-8b", "bf16", Layout(), version=version, longest=length, max_requests=16)[0]
 
     assert tried("0.6.4", longest) == pytest.approx(logged, rel=0.02)
-    assert tried("0.6.4", 35_000.0) < 1.0
-    assert tried("0.8.5", longest) < 1.0
+    assert tried("0.6.4", 35_000.0) < 1.0 and tried("0.8.5", longest) < 1.0
