@@ -312,6 +312,7 @@ class PlanRequest(OptionRecord):
         Option(
             kind="number",
             help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).",
+            axis="Chances of a drafted token, or tokens gained in a step.",
             sheet="Speculative decoding",
             form="Drafting",
             label="Acceptance",

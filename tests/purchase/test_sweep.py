@@ -34,6 +34,7 @@ SMALL = {"model": "llama-3.1-8b", "on": "1..2xh100-sxm", "users": "1,12", "input
         ("gpt-oss-120b", "2xh100-sxm", {"engine": "sglang"}),
         ("deepseek-r1", "8xb200-sxm", {"engine": "trtllm"}),
         ("llama-3.1-8b", "3xl40s", {"tp": 1, "pp": 1, "dp": 1}),
+        ("qwen3-32b", "1xh200-sxm", {"weights": "fp8", "drafter": "ngram", "mtp": 3, "acceptance": 0.6}),
     ],
 )
 @pytest.mark.parametrize(("users", "within"), [([1, 7, 40], 0.0), ([1, 3, 7, 12, 20, 40], 1e-3)])
