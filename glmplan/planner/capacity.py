@@ -391,7 +391,7 @@ def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms
         terms = replace(terms, graphs=False)
     if say.kv is not None and forced:
         terms = replace(terms, kv=say.kv)
-    if say.mtp is not None and terms.mtp > say.mtp and (forced or not mtp_given):
+    if say.mtp is not None and terms.mtp and (forced or not mtp_given):
         terms = replace(terms, mtp=say.mtp)
     if say.ep is not None and (forced or not ep_given):
         terms = replace(terms, ep=say.ep)

@@ -100,6 +100,7 @@ def test_a_block_drafter_takes_no_fewer_tokens_than_its_block(version, drafts, s
     answer = fit_answer(PlanRequest("deepseek-v4-flash-0731", "2xh200-sxm", engine_version=version, mtp=drafts))
     found = [one.severity for one in answer.warnings if one.name.startswith("vllm-dspark-fewer")]
     assert found == ([severity] if severity else [])
+    assert answer.holding.terms.mtp == (5 if severity == "error" else drafts)
 
 
 @pytest.mark.parametrize(("model", "drafts"), [("deepseek-v4-flash-0731", 5), ("deepseek-v4-flash", 1)])
