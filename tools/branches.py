@@ -3,7 +3,7 @@
 The golden questions run on the package with every `if`, conditional expression, filter and
 `case` of glmplan/costs and glmplan/prediction counted. A branch that none of them takes could be wrong without a
 reviewed value noticing. Left out are branches that only raise or assert that they are never taken, which make no value,
-and functions that make text: `words`, `__repr__`, `__str__`.
+and functions that make text: `words`, `__repr__`, `__str__`, and reasons of a refusal (`..._problem`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: folders of formulas
 PACKAGES = ("glmplan.costs", "glmplan.prediction")
 _YES, _NO = "_branch_test_", "not "
-#: functions that make text
-_TEXT = ("words", "__repr__", "__str__")
+#: functions that make text; those with the ending say why a plan is refused
+_TEXT, _REFUSES = ("words", "__repr__", "__str__"), "_problem"
 
 
 @dataclass(frozen=True, order=True)
@@ -87,7 +87,8 @@ class Counting(ast.NodeTransformer):
     def _counted(self, test: ast.expr, yes: bool = True, no: bool = True) -> ast.expr:
         text = ast.unparse(test)
         test = self.visit(test)
-        if text == "TYPE_CHECKING" or (self.functions and self.functions[-1] in _TEXT):
+        function = self.functions[-1] if self.functions else ""
+        if text == "TYPE_CHECKING" or function in _TEXT or function.endswith(_REFUSES):
             return test
         self.branches.append((
             self._branch(test.lineno, text) if yes else None,

@@ -26,8 +26,8 @@ from typing import Any
 from campaign import Campaign
 from shape_table import ATTENTION, EXPERTS, LATENT, Case, cases
 
-from glmplan.calibrate.kernels.own_tables import STORED, shape_work
 from glmplan.catalog.files import write_atomically
+from glmplan.costs.kernels.shapes import STORED, shape_work
 from glmplan.costs.kernels.utilisation import KernelWork
 
 COLD = 160e6  # bytes of operands that one graph reads; three times the L2 cache of an H200

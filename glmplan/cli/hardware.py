@@ -35,7 +35,7 @@ class Picture(StrEnum):
 @app.command("list")
 def list_hardware(
     kind: Annotated[Kind, typer.Argument(help="Kind of entries to list.")] = Kind.all,
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
+    form: o.EntryForm = RecordForm.text,
 ) -> None:
     """List accelerators and hosts of the catalogue."""
     from glmplan.present.hardware_page import accelerator_rows, host_rows, list_text
@@ -51,7 +51,7 @@ def list_hardware(
 @app.command("show")
 def show_hardware(
     name: Annotated[str, typer.Argument(help="An accelerator, a host, NxACCELERATOR or a TOML file.")],
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
+    form: o.EntryForm = RecordForm.text,
 ) -> None:
     """Show the values, sources, contradictions and unknowns of a record."""
     from glmplan.present.hardware_page import resolve_hardware
@@ -114,7 +114,7 @@ def import_dumps(
     name: Annotated[str, typer.Option(help="Name of the host.")] = "imported",
     accelerator: Annotated[str | None, typer.Option(help="Accelerator of the host, if no dump names it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the host here as TOML.")] = None,
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")] = RecordForm.toml,
+    form: o.EntryFileForm = RecordForm.toml,
 ) -> None:
     """Merge dumps of one machine into a host.
 
@@ -155,7 +155,7 @@ def probe(
     name: Annotated[str, typer.Option(help="Name of the host.")] = "this-machine",
     out: Annotated[Path | None, typer.Option(help="Write the host here as TOML, and its CPU beside it.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement of a CPU.")] = 1.0,
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")] = RecordForm.toml,
+    form: o.EntryFileForm = RecordForm.toml,
 ) -> None:
     """Describe this machine; measure its CPU if it has no accelerator."""
     from glmplan.catalog.files import write_atomically

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli.options import AnyModel
+from glmplan.cli.options import AnyModel, EntryFileForm, EntryForm
 from glmplan.cli.screen import RecordForm, say
 
 __all__ = ["app", "check_file", "import_model", "list_models", "show_model"]
@@ -18,7 +18,7 @@ app = typer.Typer(help="List, show, check and import models.", no_args_is_help=T
 
 @app.command("list")
 def list_models(
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
+    form: EntryForm = RecordForm.text,
 ) -> None:
     """List the models of the catalogue."""
     from glmplan.planner.ask import models
@@ -40,7 +40,7 @@ def list_models(
 @app.command("show")
 def show_model(
     name: AnyModel,
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format.")] = RecordForm.text,
+    form: EntryForm = RecordForm.text,
 ) -> None:
     """Show parameters, cache and checkpoints, computed and published."""
     from glmplan.io.models.resolve import resolve_model
@@ -81,7 +81,7 @@ def import_model(
     name: Annotated[str | None, typer.Option(help="Name of the model; from the file by default.")] = None,
     size: Annotated[str | None, typer.Option(help="Size of the repository's weights, such as 421.5GB.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the model here as TOML.")] = None,
-    form: Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")] = RecordForm.toml,
+    form: EntryFileForm = RecordForm.toml,
 ) -> None:
     """Import a model from Hugging Face or GGUF files."""
     from dataclasses import replace

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from glmplan.cli.screen import Form
+from glmplan.cli.screen import Form, RecordForm
 from glmplan.errors import SpecError
 from glmplan.request.option import Option, OptionRecord, options_of, spelled
 from glmplan.request.plan import PlanRequest
@@ -53,6 +53,8 @@ _TRAFFIC = typer.Option(
     help="closed:USERS, poisson:RATE/s, constant:RATE/s, gamma:RATE/s,cv=3, onoff:RATE/s,on=10,off=30, daily:RATE/s, "
     "trace:FILE, sessions:USERS, sessions:RATE/s, or a TOML file."
 )
+EntryForm = Annotated[RecordForm, typer.Option("--format", help="Output format.")]
+EntryFileForm = Annotated[RecordForm, typer.Option("--format", help="Output format without --out.")]
 OptionalTraffic = Annotated[str | None, _TRAFFIC]
 
 Prices = Annotated[

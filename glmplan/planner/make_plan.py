@@ -178,7 +178,7 @@ def _without_speeds(solution: Solution, common: Mapping[str, Any]) -> FitAnswer:
 
 
 def _safe_of(asked: Asked, best: Holding) -> tuple[Safe, tuple[Hazard, ...]]:
-    """Return the safe users and the hazards; a load is simulated under stated limits only."""
+    """Return safe users and hazards; loads are simulated under limits."""
     if not asked.slo_limits or asked.prefill:
         return safe_number(asked, best, probability=asked.probability)
     from glmplan.planner.slo_layouts import safe_under_limits

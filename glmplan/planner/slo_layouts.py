@@ -190,7 +190,7 @@ def _described(asked: Asked, holding: Holding, traffic: Traffic) -> Described:
 
 
 def safe_under_limits(asked: Asked, holding: Holding) -> tuple[Safe, tuple[Hazard, ...]]:
-    """Return the safe users of a plan, and its hazards, as `safe` answers for its stated limits.
+    """Return safe users and hazards, as `safe` answers for stated limits.
 
     Simulated where requests wait for the KV pool, which a stated limit on TTFT allows; else `safe_number`.
     """

@@ -231,7 +231,7 @@ def _bounds_of(
 
 
 def _waits(found: Mapping[int, Prediction], bounds: Mapping[str, float]) -> bool:
-    """Return True if users may wait for max_num_seqs, as long as a stated TTFT allows."""
+    """Return True if a stated TTFT lets users wait for max_num_seqs."""
     return "ttft" in bounds and bounds != usual_bounds(found[min(found)])
 
 
@@ -635,7 +635,7 @@ class Counted:
         return self.usual or (self.safe.limit != "kv" and not self._by_places)
 
     def covers(self, users: int) -> bool:
-        """Return True if `kept` is the answer for so many users: those who wait for a place are simulated."""
+        """Return True if no user waits for a place, so that `kept` is right."""
         return self.usual or self.kept(users).broken not in (_NAMES["kv"], _NAMES["queue"])
 
     @property

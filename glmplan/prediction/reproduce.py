@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.costs.blocks.stack import is_indexed, mixers_of
 from glmplan.costs.network.links import load_link_fits
 from glmplan.costs.network.topology import measured_cost, named_conditions
@@ -193,11 +192,11 @@ def reproduce(run: Run) -> Reproduction:
 
 def _causes(run: Run, case: RunCase | None) -> tuple[tuple[str, str], ...]:
     """Return the usual causes of a slow run on a machine like its own."""
-    part = load_accelerator(run.accelerator) if case is None else case.deployment.accelerator
-    link = "pcie" if case is None else case.deployment.link.tensor.kind
-    hosted = case is None or case.deployment.offload is not None
-    return usual_causes(run.accelerator_count or 1, hosted=hosted, vendor=part.vendor, link=link,
-                        shared=part.unified_memory)  # fmt: skip
+    if case is None:  # a row of a processor with GPUs names no single part
+        return usual_causes(run.accelerator_count or 1, hosted=True, vendor="NVIDIA", link="pcie", shared=False)
+    part, link = case.deployment.accelerator, case.deployment.link.tensor.kind
+    return usual_causes(run.accelerator_count or 1, hosted=case.deployment.offload is not None, vendor=part.vendor,
+                        link=link, shared=part.unified_memory)  # fmt: skip
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:

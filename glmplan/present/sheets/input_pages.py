@@ -276,7 +276,7 @@ def span(sheet: str, column: str, count: int) -> str:
     Examples
     --------
     >>> span("Results", "month", 2)
-    'Results!$U$6:$U$7'
+    'Results!$W$6:$W$7'
     """
     return f"{cell(sheet, column, 0)}:{cell(sheet, column, count - 1).partition('!')[2]}"
 

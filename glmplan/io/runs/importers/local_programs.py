@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from glmplan.io.runs.importers.printed_results import NUMBER, numbers
@@ -265,13 +265,19 @@ def _tabby(source: Source) -> Imported:
     return Imported("", result.rows, [*result.problems, doubt])
 
 
+def _answer_with(*keys: str) -> Callable[[Source], bool]:
+    """Return a test for JSON with keys, no log whose lines quote answers."""
+    found = by_keys(*keys)
+    return lambda source: source.text.lstrip()[:1] in ("{", "[") and found(source)
+
+
 IMPORTERS = (
     Importer(KIND_MLX_BENCHMARK, by_text(_MLX_MEAN), _mlx_benchmark),
     Importer(KIND_MLX_GENERATE, by_text(_MLX_LINE.format("Generation")), _mlx_generate),
     Importer(KIND_OLLAMA, by_text(rf"^eval rate:\s+{NUMBER} tokens/s"), _evaluated),
-    Importer(KIND_OLLAMA_API, by_keys("eval_count", "eval_duration"), _ollama_api),
-    Importer(KIND_SERVER, by_keys("predicted_ms", "predicted_n"), _server_answers),
-    Importer(KIND_LM_STUDIO, by_keys("stats", "tokens_per_second"), _lm_studio_api),
+    Importer(KIND_OLLAMA_API, _answer_with("eval_count", "eval_duration"), _ollama_api),
+    Importer(KIND_SERVER, _answer_with("predicted_ms", "predicted_n"), _server_answers),
+    Importer(KIND_LM_STUDIO, _answer_with("stats", "tokens_per_second"), _lm_studio_api),
     Importer(KIND_LM_STUDIO, by_text(r"^Prediction Stats:"), _lms),
     Importer(KIND_TABBY, by_text(_TABBY.pattern), _tabby),
     Importer(KIND_CLI, by_text(_CLI.pattern), _cli),
