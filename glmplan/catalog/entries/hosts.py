@@ -278,10 +278,16 @@ def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") 
     return host.model_copy(update={"cards": cards})
 
 
+#: accelerators of a generic machine: more are a cluster of machines [-]
+_MOST = 10_000
+
+
 @remembered(most=512)
 def _implied(part: Accelerator, count: int) -> Host:
     if count < 1:
         raise SpecError("must be at least 1", field="count", value=count)
+    if count > _MOST:
+        raise SpecError(f"must be at most {_MOST:,}", field="count", value=count)
     content: dict[str, Any] = {
         "name": f"{count}x{part.name}",
         "title": f"{count} × {part.full_name}, host not named",

@@ -116,6 +116,12 @@ def test_nodes_less_than_half_full_are_refused(count):
         implied_host("h100-sxm", count)
 
 
+@pytest.mark.parametrize("count", [0, 10_001, 6_000_000_000])
+def test_a_machine_of_no_card_or_too_many_is_refused(count):
+    with pytest.raises(SpecError, match="must be at"):
+        implied_host("rtx-pro-6000-ws", count)
+
+
 def test_cards_of_several_kinds_have_their_own_links_and_no_peer_to_peer_beside_geforce():
     host = load_machine("2xrtx-pro-6000-ws+1xrtx-3090")
     assert host.accelerator_names == ("rtx-pro-6000-ws", "rtx-pro-6000-ws", "rtx-3090")
