@@ -1,4 +1,4 @@
-"""What programs on one machine and engines print while they answer."""
+"""Outputs of programs on one machine, and of engines that answer."""
 
 from __future__ import annotations
 

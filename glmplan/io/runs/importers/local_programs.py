@@ -138,13 +138,21 @@ def _answers(source: Source, key: str) -> tuple[list[Fields], list[Problem]]:
     return records, problems
 
 
+def _timed(one: Fields, count: str, time: str, units: float) -> _Phase:
+    """Return the tokens of a phase and their rate, [-] and [1/s].
+
+    `units`: Units of the time in a second.
+    """
+    tokens, spent = one.positive(count), one.positive(time)
+    return tokens, tokens / spent * units if tokens and spent else None
+
+
 def _ollama_api(source: Source) -> Imported:
     """Read answers of Ollama's API, whose durations are in nanoseconds."""
     records, problems = _answers(source, "eval_duration")
 
     def phase(one: Fields, name: str) -> _Phase:
-        count, time = one.positive(f"{name}_count"), one.positive(f"{name}_duration")
-        return count, count / time * 1e9 if count and time else None
+        return _timed(one, f"{name}_count", f"{name}_duration", 1e9)
 
     found = [(phase(one, "prompt_eval"), phase(one, "eval")) for one in records]
     result = _requests(source, KIND_OLLAMA_API, "llama.cpp", found)
@@ -175,8 +183,7 @@ def _server_answers(source: Source) -> Imported:
     records, problems = _answers(source, "predicted_ms")
 
     def phase(one: Fields, name: str) -> _Phase:
-        count, time = one.positive(f"{name}_n"), one.positive(f"{name}_ms")
-        return count, count / time * 1e3 if count and time else None
+        return _timed(one, f"{name}_n", f"{name}_ms", 1e3)
 
     found = [(phase(one, "prompt"), phase(one, "predicted")) for one in records]
     answers, accepted = (sum(one.number(name) or 0 for one in records) for name in ("predicted_n", "draft_n_accepted"))
