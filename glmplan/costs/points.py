@@ -5,7 +5,7 @@ Fields are numbers or arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,16 @@ class Layout:
     def expert_ranks(self) -> Degree:
         """Return the ranks that hold a stage's experts together, tp × dp."""
         return self.tp * self.dp
+
+    def dealt(self, pieces: int) -> Layout:
+        """Return degrees whose equal share is that of the rank with most pieces.
+
+        Examples
+        --------
+        >>> Layout(tp=np.array([2.0, 3.0, 16.0])).dealt(8).tp.tolist()
+        [2.0, 2.6666666666666665, 8.0]
+        """
+        return replace(self, tp=pieces / np.ceil(pieces / self.tp))
 
 
 @dataclass(frozen=True, slots=True)

@@ -594,7 +594,9 @@ def split_problem(model: ModelSpec, tp: int, engine: str) -> str | None:
     >>> split_problem(load_model("glm-5.1"), 4, "vllm"), split_problem(load_model("kimi-k3"), 3, "trtllm")
     (None, None)
     """
-    heads = heads_of(model)
+    running, heads = load_engine(engine).running, heads_of(model)
+    if running is not None and running.unequal_pieces:
+        return None
     if heads > 1 and heads % tp:
         return f"does not divide the {heads} attention heads of {model.name}"
     problems = (one.cut_problem(tp, model.name) for one in mixers_of(model))

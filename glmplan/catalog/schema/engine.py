@@ -187,6 +187,9 @@ class Running(Frozen):
     reads: Literal["safetensors", "gguf", "mlx", "exl3"]  # form of the weight files
     whole_layers: bool = False  # True: assigns whole layers to devices and splits matrices only on request
     one_split: bool = False  # True: splits matrices or layers over ranks, never both; no data or expert parallelism
+    #: True: tensor parallelism deals KV heads, blocks of 128 columns and experts whole; the rank with most of them
+    #: differs by layer, so that all ranks hold about the same
+    unequal_pieces: bool = False
     divided_experts: bool = False  # True: the expert-parallel degree may be a divisor of the ranks
     listens: tuple[str, str] = ("--host", "--port")  # options of the HTTP server for its address
     one_process: bool = False  # True: HTTP server, tokenizer and scheduler are threads of one compiled process

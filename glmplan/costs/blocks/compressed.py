@@ -180,6 +180,11 @@ class CompressedMixer(Mixer):
         """Return the query and the result of a head."""
         return 2 * self.block.head_dim
 
+    @property
+    def pieces(self) -> int:
+        """Return the groups of the output projection."""
+        return self.block.out_groups
+
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Return None: groups of the output projection are not split."""
         groups = self.block.out_groups

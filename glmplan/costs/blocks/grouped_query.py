@@ -7,6 +7,7 @@ Full or with a sliding window. Ainslie et al., GQA, arXiv 2305.13245; sliding wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
@@ -57,6 +58,15 @@ class GroupedQueryMixer(Mixer):
     def heads(self) -> int:
         """Return the query heads."""
         return self.block.heads
+
+    @property
+    def pieces(self) -> int:
+        """Return the KV heads, or groups of them of 128 columns.
+
+        With an indexer the layer is one piece.
+        """
+        group = 128 // gcd(self.block.head_dim, 128)
+        return 1 if self.block.indexer is not None else max(self.block.kv_heads // group, 1)
 
     @property
     def rotary_values(self) -> int:

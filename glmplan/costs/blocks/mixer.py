@@ -177,6 +177,11 @@ class Mixer:
         return 0
 
     @property
+    def pieces(self) -> int:
+        """Return the pieces that an engine deals to ranks (`unequal_pieces`)."""
+        return 1
+
+    @property
     def extra_launches(self) -> float:
         """Return launches beyond plain attention, in layers."""
         return 0.0

@@ -8,6 +8,7 @@ arXiv 2501.08313 (MiniMax-Text-01); short convolutions of LFM2: transformers 5.2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import assert_never
 
 import numpy as np
@@ -60,6 +61,13 @@ class RecurrentMixer(Mixer):
         """Return `recurrent` and its family: `mamba`, `gdn` or the flavour."""
         flavour = self.block.flavour
         return frozenset({"recurrent", _FAMILY.get(flavour, flavour)})
+
+    @property
+    def pieces(self) -> int:
+        """Return the key heads, or groups of them of 128 columns."""
+        block = self.block
+        group = 128 // gcd(block.key_dim, block.value_dim * block.value_heads // block.key_heads, 128)
+        return max(block.key_heads // group, 1)
 
     @property
     def extra_launches(self) -> float:

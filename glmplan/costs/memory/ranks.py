@@ -26,7 +26,7 @@ from glmplan.catalog.engines.memory import Paging, PoolSplit, ProfilingRun, pipe
 from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.kinds import mixer_of
-from glmplan.costs.blocks.mixer import CachePage
+from glmplan.costs.blocks.mixer import CachePage, LayerCache, Mixer
 from glmplan.costs.blocks.stack import EXPERTS, Segment, is_indexed, moved_class, segments
 from glmplan.costs.memory.activations import (
     PassStep,
@@ -463,9 +463,10 @@ def _layer(
     weights: tuple[dict[str, np.ndarray], np.ndarray],
     passing: tuple[np.ndarray, np.ndarray | float],
 ) -> _Layer:
-    cache = mixer_of(part.kind).cache(kv, settings.layout)
+    mixer = mixer_of(part.kind)
+    cache = mixer.cache(kv, settings.layout)
     cached = 0.0 if part.name == "mtp" and not settings.rule.draft_cache_in_pool else 1.0
-    share = cached / np.minimum(degrees.tp, cache.units)
+    share = cached / _cache_ranks(mixer, cache, degrees, settings)
     return _Layer(
         part,
         *weights,
@@ -475,6 +476,13 @@ def _layer(
         share * cache.state,
         *passing,
     )
+
+
+def _cache_ranks(mixer: Mixer, cache: LayerCache, degrees: Layout, settings: MemorySettings) -> np.ndarray:
+    """Return the ranks over which the caches of such layers spread."""
+    all_ranks = settings.unequal_pieces and cache.units >= mixer.pieces
+    result: np.ndarray = np.minimum(degrees.tp, np.inf if all_ranks else cache.units)
+    return result
 
 
 def _passing(
@@ -653,6 +661,6 @@ def _kinds(
         if key in result:
             result[key] = replace(result[key], count=result[key].count + counts[:, number])
             continue
-        token = each / np.minimum(degrees.tp, cache.units)
+        token = each / _cache_ranks(mixer, cache, degrees, settings)
         result[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
     return tuple(result.values())

@@ -103,6 +103,12 @@ class MemorySettings:
         return load_memory_rule(self.engine)
 
     @property
+    def unequal_pieces(self) -> bool:
+        """Return True if tensor parallelism deals whole pieces."""
+        running = load_engine(self.engine).running if self.engine in memory_engines() else None
+        return running is not None and running.unequal_pieces
+
+    @property
     def tables_on_host(self) -> bool:
         """Return True if n-gram tables are in host memory.
 

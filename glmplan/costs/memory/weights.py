@@ -7,7 +7,7 @@ Padded, widened, in blocks of the allocator. Layers, vocabulary and rotary table
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -202,14 +202,18 @@ def _held_tensors(
     loading = settings.rule.loading
     kernels: dict[str, ExpertKernel | None] = {}
     shares: dict[tuple[object, ...], np.ndarray] = {}
-    left_out = not settings.indexer and mixer_of(part.kind).indexed
+    left_out, whole = not settings.indexer and mixer_of(part.kind).indexed, mixer_of(part.kind).pieces == 1
     held, host = [], np.zeros_like(degrees.tp)
     for tensor, stored in zip(part.tensors, part.formats, strict=True):
         if left_out and tensor.tensor_class == "indexer":
             continue
-        key = (tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
+        # over all layers, ranks hold the same number of pieces
+        spread = tensor.shard == "heads" or (whole and tensor.tensor_class in ("latent_down", "indexer"))
+        spread = spread and settings.unequal_pieces
+        key = (spread, tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
         if key not in shares:
-            shares[key] = tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+            one = replace(tensor, shard="split") if spread else tensor
+            shares[key] = one.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
         form = kept_format(loading, model, tensor, stored)
         size = tensor.parameters * form.bytes * shares[key]
         if tensor.name == TABLE and settings.tables_on_host:

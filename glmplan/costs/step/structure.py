@@ -23,6 +23,7 @@ from glmplan.costs.blocks.stack import Segment, segments, tensor_format, vocabul
 from glmplan.costs.blocks.tensor import Tensor
 from glmplan.costs.kernels.utilisation import CollectiveParams, KernelFit, KernelParams, KernelWork, find_kernel_fit
 from glmplan.costs.network.links import LayoutLinks, LinksByPoint
+from glmplan.costs.points import Layout
 from glmplan.errors import UnknownFact
 from glmplan.units import Bytes, BytesPerSecond, FlopPerSecond
 
@@ -135,6 +136,7 @@ class Product:
     format: WeightFormat
     rows: float  # outputs on one rank without tensor parallelism
     columns: float  # inputs
+    pieces: int  # see `glmplan.catalog.schema.engine.Running.unequal_pieces`
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,20 +177,23 @@ class Products:
         """Return True for products of shared experts."""
         return self._lines([one.tensor.name.startswith(_SHARED) for one, _ in self.each]) > 0.0
 
-    def share(self, *, tp: np.ndarray, ep: np.ndarray, expert_ranks: np.ndarray) -> np.ndarray:
+    def share(self, degrees: Layout, *, unequal: bool = False) -> np.ndarray:
         """Return the share of the weights of each product on the fullest rank.
+
+        `unequal`: of a layer, where ranks get whole pieces.
 
         Examples
         --------
         >>> from glmplan.catalog.formats import weight_format
         >>> bf16 = weight_format("bf16")
-        >>> up = Product(Tensor("up", "mlp", 8192, 4096), bf16, 8192.0, 4096.0)
-        >>> Products(bf16, ((up, 1),)).share(tp=np.array([1, 4]), ep=np.ones(2), expert_ranks=np.ones(2))
+        >>> up = Product(Tensor("up", "mlp", 8192, 4096), bf16, 8192.0, 4096.0, 64)
+        >>> Products(bf16, ((up, 1),)).share(Layout(tp=np.array([1, 4])))
         array([[1.  , 0.25]])
         """
-        result = np.empty((len(self.each), len(tp)))
+        result = np.empty((len(self.each), len(degrees.tp)))
         for line, (one, _) in zip(result, self.each, strict=True):
-            line[:] = one.tensor.share(tp=tp, ep=ep, expert_ranks=expert_ranks)
+            tp = degrees.dealt(one.pieces).tp if unequal else degrees.tp
+            line[:] = one.tensor.share(tp=tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
         return result
 
 
@@ -379,6 +384,12 @@ class StepWork:
         return running.cells if running is not None else 0
 
     @cached_property
+    def unequal_pieces(self) -> bool:
+        """Return True if tensor parallelism deals whole pieces."""
+        running = load_engine(self.engine).running if self.engine in engine_names() else None
+        return running is not None and running.unequal_pieces
+
+    @cached_property
     def stacks(self) -> tuple[tuple[bool, Layers], ...]:
         """Return the layers with a cache of their own, or those without (True).
 
@@ -420,12 +431,15 @@ class StepWork:
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
         """Return the segments of the main model with their products."""
-        return tuple((part, _products(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
+        return tuple(
+            (part, _products(part.tensors, part.formats, mixer_of(part.kind).pieces))
+            for part in segments(self.model, self.checkpoint)
+        )
 
     @cached_property
     def draft(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
         """Return the segments of the draft layers; empty without drafting."""
-        return tuple((part, _products(*_run(part, once=False))) for part in self._drafting)
+        return tuple((part, _products(*_run(part, once=False), mixer_of(part.kind).pieces)) for part in self._drafting)
 
     @cached_property
     def drafts_in_blocks(self) -> bool:
@@ -570,7 +584,8 @@ def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[Weight
     return tuple(t for t, _ in kept), tuple(form for _, form in kept)
 
 
-def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[Product, ...]:
+def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...], of_mixer: int = 1) -> tuple[Product, ...]:
+    """Return the products of tensors; `of_mixer`: pieces of those that are split by heads."""
     groups: dict[tuple[object, ...], Product] = {}
     for tensor, form in zip(tensors, formats, strict=True):
         if not tensor.matmul:
@@ -588,5 +603,8 @@ def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) ->
             rows += before.rows if before.columns == columns else 0.0
             rows = rows if before.columns == columns else before.rows
             columns = before.columns
-        groups[key] = Product(before.tensor if before else tensor, form, rows, columns)
+        first = before.tensor if before else tensor
+        width = first.columns if first.splits_input else first.rows // first.parts
+        pieces = of_mixer if first.shard == "heads" else max(width // 128, 1)
+        groups[key] = Product(first, form, rows, columns, pieces)
     return tuple(groups.values())

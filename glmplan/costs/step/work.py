@@ -189,10 +189,11 @@ def add_attention(
     requests, prompt = np.maximum(step.requests, 1e-9), np.maximum(step.prompt, 1.0)
     verify = np.maximum(step.decode, 1e-9) / requests
     drafted = bool(np.any(verify > 1.0))
-    core = mixer_of(kind).core(
+    mixer = mixer_of(kind)
+    core = mixer.core(
         CoreStep(
             tokens=step,
-            degrees=degrees,
+            degrees=degrees.dealt(mixer.pieces) if structure.unequal_pieces else degrees,
             requests=requests,
             verify=verify,
             prompt=prompt,
@@ -380,7 +381,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     tp = np.asarray(layout.tp, dtype=float)
     pp = np.asarray(layout.pp, dtype=float)
     dp = np.asarray(layout.dp, dtype=float)
-    ep = np.asarray(layout.ep, dtype=float)
+    # experts are pieces too: each is whole on one rank
+    ep = np.asarray(layout.tp if structure.unequal_pieces else layout.ep, dtype=float)
     dcp = np.asarray(layout.dcp, dtype=float)
     n = np.asarray(points.decode_requests, dtype=float)
     prefill = np.asarray(points.prefill_tokens, dtype=float)
@@ -507,7 +509,7 @@ def _add_products(
     line = (slice(None), None) if structure.lanes else ()
     for group in groups:
         rule = structure.runs_as(group.format, "gemm")
-        share = group.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+        share = group.share(degrees, unequal=structure.unequal_pieces)
         outputs, inputs = group.rows * np.where(group.splits_input, 1.0, share), group.columns
         inputs = inputs * np.where(group.splits_input, share, 1.0)
         kernel = partial(kernel_terms, peak_flop=part.rate(rule.compute), peak_bandwidth=part.bandwidth,

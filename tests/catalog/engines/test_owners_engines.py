@@ -192,3 +192,30 @@ def test_experts_of_exllamav3_are_not_mapped_from_the_file():
     answer = plan("deepseek-v3", DESKTOP, weights="exl3-4.0bpw", users="1")
     assert answer.holding.host_short > 0
     assert not any("drive" in reason or "pinned" in reason for reason in answer.reasons)
+
+
+def exl3(model, tp, **more):
+    return plan(model, f"{tp}xrtx-pro-6000-ws", weights="exl3-3.0bpw", engine="exllamav3", tp=tp, **more)
+
+
+@pytest.mark.parametrize("tp", [3, 5, 6, 7])
+def test_exllamav3_spreads_memory_evenly_over_degrees_that_divide_no_heads(tp):
+    one, many = (exl3("llama-3.1-70b", degree).ranks[0] for degree in (1, tp))
+    assert sum(many.weights.values()) == pytest.approx(sum(one.weights.values()) / tp, rel=0.001)
+    assert many.per_token == pytest.approx(one.per_token / tp)
+
+
+def test_latents_of_exllamav3_lie_on_one_gpu_of_each_layer():
+    four, eight = (exl3("deepseek-v3.1", degree).ranks[0] for degree in (4, 8))
+    assert eight.per_token == pytest.approx(four.per_token / 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "wall"),
+    [
+        ("deepseek-v3.1", {"engine_version": "1.4.1"}, "exllamav3-splits-no-latents"),
+        ("qwen3-next-80b-a3b", {}, "exllamav3-splits-no-such-model"),
+    ],
+)
+def test_exllamav3_is_refused_tensor_parallelism_of_architectures_without_it(model, more, wall):
+    assert exl3(model, 8, **more).holding.terms.blocked.id == wall

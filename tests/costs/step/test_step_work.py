@@ -346,3 +346,23 @@ def test_an_engine_whose_mix_nobody_measured_on_the_part_multiplies_and_passes_o
     # two products with 24 rows, far from the 41 us that PyTorch's operators take with SGLang
     assert 2 * 2e-6 < found < 2 * 8e-6
     assert passes == pytest.approx(4.0)
+
+
+def test_the_rank_with_most_pieces_of_a_layer_sets_its_time():
+    """Eight KV heads over three ranks take as long as over 8/3: three heads each."""
+    points = StepPoints(*(np.array([one]) for one in (8.0, 2000.0, 0.0, 0.0)))
+
+    def slot(name: str, tp: float, engine: str = "exllamav3") -> float:
+        return float(step_work(structure(engine=engine), layout=Layout(tp=tp), points=points)[name][0])
+
+    assert slot("cache", 3.0) == pytest.approx(slot("cache", 8.0 / 3.0, "lmdeploy"))
+    assert slot("cache", 4.0) == slot("cache", 4.0, "lmdeploy")
+    assert slot("cache", 16.0) == slot("cache", 8.0)
+
+
+def test_an_expert_of_whole_pieces_is_read_by_one_rank():
+    points = StepPoints(*(np.array([one]) for one in (1.0, 2000.0, 0.0, 0.0)))
+    moe = structure("qwen3-235b-a22b", engine="exllamav3")
+    whole, dealt = (step_work(moe, layout=Layout(tp=4.0, ep=ep), points=points)["expert_bytes"] for ep in (1.0, 4.0))
+    even = step_work(replace(moe, engine="vllm"), layout=Layout(tp=4.0), points=points)["expert_bytes"]
+    assert whole == dealt > even
