@@ -660,7 +660,7 @@ def read_words(words: PlanRequest) -> Asked:
         mtp=mtp,
         acceptance=acceptance,
         settings=settings,
-        assumed=(*assumed, *machine.notes),
+        assumed=(*machine.taken, *assumed, *machine.notes),
         notes=choice.notes,
         prefill=prefill,
     )

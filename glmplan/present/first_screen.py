@@ -177,8 +177,8 @@ class _Screen:
         # the rows of the table are not an assumption about the request
         taken = [text for text in asked.assumed if not text.startswith("users ")]
         if taken:
-            # the lengths first: they decide the most
-            taken.sort(key=lambda text: not text.endswith("put tokens"))
+            # the memory of an ambiguous name and the lengths first: they decide the most
+            taken.sort(key=lambda text: (text not in asked.machine.taken, not text.endswith("put tokens")))
             yield from self._row("assumed", "; ".join(taken), self.budget["assumed"])
 
     def _numbers(self) -> Iterator[str]:

@@ -14,6 +14,7 @@ from glmplan.catalog.entries.catalog import Catalog
 from glmplan.catalog.files import data_folder, plain_name, read_entries, read_toml
 from glmplan.catalog.rule_provenance import remaining_rules
 from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.accelerator import Accelerator
@@ -30,6 +31,7 @@ __all__ = [
     "short_name",
     "short_names",
     "split_count",
+    "taken_memory",
 ]
 
 
@@ -127,6 +129,43 @@ def short_names() -> dict[str, frozenset[str]]:
     for text, name in {**full, **accelerator_aliases(), **{name: name for name in accelerator_names()}}.items():
         found.setdefault(short_name(text), set()).add(name)
     return {text: frozenset(names) for text, names in found.items() if text}
+
+
+#: end of a name that states the memory, and the form factors that a short name leaves out
+_SIZE, _FORM = re.compile(r"\dg(i?b)?$"), r"(sxm\d?|pcie)?(\d+gb)?"
+
+
+def taken_memory(text: str, part: Accelerator) -> str | None:
+    """Return which memory a name without its size was taken for, or None.
+
+    None if no accelerator of the name is known with another memory.
+
+    Examples
+    --------
+    >>> taken_memory("v100", load_accelerator("v100"))
+    'v100: 16 GiB taken (v100-sxm-16gb); other memory: v100-sxm-32gb'
+    >>> taken_memory("rtx-3060", load_accelerator("rtx-3060"))
+    'rtx-3060: 12 GiB taken (rtx-3060-12gb)'
+    >>> taken_memory("m4-max", load_accelerator("m4-max"))
+    'm4-max: 128 GiB taken, the largest configuration; a smaller one: --part'
+    >>> taken_memory("v100-32gb", load_accelerator("v100-32gb")), taken_memory("l40s", load_accelerator("l40s"))
+    (None, None)
+    """
+    typed, plain = short_name(text), plain_name(text)
+    if part.memory is None or part.name not in accelerator_names():
+        return None
+    size, unit = (part.memory / 1e9, "GB") if part.memory % 1e9 == 0.0 else (part.memory / GIB, "GiB")
+    if _SIZE.search(plain) or plain.endswith(f"-{size:.0f}"):
+        return None
+    taken = f"{text}: {size:.0f} {unit} taken"
+    if (part.memory_note or "").startswith("largest configuration"):
+        return f"{taken}, the largest configuration; a smaller one: --part"
+    alike = (name for name in accelerator_names() if re.fullmatch(typed + _FORM, short_name(name)))
+    others = [name for name in alike if load_accelerator(name).memory != part.memory]
+    if not others and (part.name == plain or not _SIZE.search(part.name)):
+        return None
+    taken += f" ({part.name})" if part.name != plain else ""
+    return f"{taken}; other memory: {', '.join(others)}" if others else taken
 
 
 @cache

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from glmplan.catalog.caching import remembered
-from glmplan.catalog.entries.accelerators import in_one_line, load_accelerator, outside_catalog, split_count
+from glmplan.catalog.entries.accelerators import (
+    in_one_line,
+    load_accelerator,
+    outside_catalog,
+    split_count,
+    taken_memory,
+)
 from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
@@ -64,6 +70,7 @@ class Machine:
     given: HostMemory = HostMemory()  # memory of the processors, as given
     kinds: tuple[tuple[str, int], ...] = ()  # of the host's accelerators and their number, if there are several
     shares: tuple[float, ...] = ()  # of the layers, by accelerator, where all kinds are one after the other
+    taken: tuple[str, ...] = ()  # memory of names that are sold with several sizes
 
     def __repr__(self) -> str:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
@@ -232,7 +239,10 @@ def resolve_machine(text: str, part: str | None = None, memory: HostMemory = Hos
             notes += memory.notes
         host = memory.of(host)
     count, pairs = host.accelerator_count, tuple(kinds.items())
-    machine = Machine(text, host, accelerator, count, named, tuple(notes), memory, pairs)
+    typed = [split_count(one)[1] for one in text.split("+")] if "+" in text or not named else []
+    sizes = (taken_memory(one, load_accelerator(one)) for one in typed if not outside_catalog(one))
+    taken = tuple(size for size in sizes if size is not None)
+    machine = Machine(text, host, accelerator, count, named, tuple(notes), memory, pairs, taken=taken)
     if not machine.left_out:
         return machine
     return replace(machine, notes=(*notes, f"{machine.left_out} left out: {ONE_KIND}"))

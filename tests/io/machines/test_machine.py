@@ -111,3 +111,26 @@ def test_the_memory_of_a_machine_is_divided_between_its_sockets(sockets):
         assert whole.accelerator.memory == 768e9
         # each further socket adds less than the first has
         assert 1.0 < whole.accelerator.memory_bandwidth / 614.4e9 < sockets
+
+
+@pytest.mark.parametrize(
+    ("text", "taken", "other"),
+    [
+        ("8xv100", "16 GiB", "v100-sxm-32gb"),
+        ("NVIDIA H20", "96 GiB", "h20-141gb"),
+        ("gh200", "143 GiB", "gh200-96gb"),
+        ("2xrtx pro 5000", "72 GB", "rtx-pro-5000-48gb"),
+        ("4090", "24 GiB", "rtx-4090-48gb"),
+        ("3060", "12 GiB", "rtx-3060-12gb"),
+        ("m4-max", "128 GiB", "--part"),
+        ("rtx-3090+rtx-2080-ti", "11 GiB", "rtx-2080-ti-22gb"),
+    ],
+)
+def test_a_name_of_several_memory_sizes_says_which_one_it_is(text, taken, other):
+    (said,) = resolve_machine(text).taken
+    assert taken in said and other in said
+
+
+@pytest.mark.parametrize("text", ["v100-32gb", "2xh20-96", "gh200-144GB", "RTX 4090 48G", "l40s", "mac-studio-m4-max"])
+def test_a_name_with_its_memory_says_nothing_more(text):
+    assert resolve_machine(text).taken == ()
