@@ -10,8 +10,10 @@ from typing import Any
 from glmplan.catalog.files import MOST_OF_A_FILE, read_log, understood
 from glmplan.errors import SpecError
 from glmplan.io.machines.dump_readers import (
+    QUERY,
     Dump,
     GpuFacts,
+    read_bare_csv,
     read_dmidecode,
     read_lscpu,
     read_lspci,
@@ -51,6 +53,11 @@ _READERS: list[tuple[str, re.Pattern[str], Callable[[str, str], Any]]] = [
         "nvidia-smi --query-gpu",
         re.compile(r"\A\s*(?:[a-z_.]+(?: \[[^\]]*\])?,\s*)*(?:name|gpu_name|memory\.total)\b"),
         read_query_csv,
+    ),
+    (
+        "nvidia-smi --query-gpu without header",
+        re.compile(r"\A\s*(?:[^,\n]{1,80}, ?){0,30}(?:NVIDIA|Tesla|Quadro|GeForce) [^,:\n]{1,60}(?:,|\n|\Z)"),
+        read_bare_csv,
     ),
 ]
 
@@ -99,6 +106,8 @@ def _read_text(path: Path, text: str) -> Dump:
                 return Dump(str(path), tool, reader(text, str(path)))
     if path.suffix == ".toml":
         raise SpecError("is no dump but a host file: glmplan fit --on FILE, or glmplan hardware check FILE", file=path)
+    if path.suffix == ".csv":
+        raise SpecError(f"names neither its columns nor an accelerator; run: {QUERY} > {path.name}", file=path)
     tools = ", ".join(tool for tool, _, _ in readers)
     raise SpecError(f"is none of the dumps that can be read: {tools}. Run: {_COMMANDS}", file=path)
 

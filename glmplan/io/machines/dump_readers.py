@@ -20,6 +20,7 @@ from glmplan.units import Bytes, Hertz, Watts, parse_quantity
 __all__ = [
     "GENERATION",
     "MATRIX_INSTRUCTIONS",
+    "QUERY",
     "CpuFacts",
     "Dump",
     "GpuFacts",
@@ -31,6 +32,7 @@ __all__ = [
     "broken",
     "bus_address",
     "device_kind",
+    "read_bare_csv",
     "read_dmidecode",
     "read_lscpu",
     "read_lspci",
@@ -551,6 +553,13 @@ def _from_text(index: int, gpu: dict[str, str], driver: str | None) -> GpuFacts:
     )
 
 
+#: query whose columns say the most
+QUERY = (
+    "nvidia-smi --query-gpu=index,name,pci.bus_id,memory.total,pcie.link.gen.max,pcie.link.width.max,power.limit "
+    "--format=csv"
+)
+
+
 def read_query_csv(text: str, file: str) -> list[GpuFacts]:
     """Read `nvidia-smi --query-gpu=… --format=csv` with any columns.
 
@@ -598,6 +607,48 @@ def read_query_csv(text: str, file: str) -> list[GpuFacts]:
     if not gpus:
         raise SpecError("describes no GPU", file=file)
     return gpus
+
+
+#: column of a query → form of its values; the other columns of a file without a header line are left out
+_FORMS = {
+    "name": re.compile(r"(?:NVIDIA|Tesla|Quadro|GeForce)\b.*"),
+    "pci.bus_id": re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"),
+    "driver_version": re.compile(r"\d{3}\.\d+(?:\.\d+)?"),
+    "memory.total": re.compile(r"\d+ MiB"),
+}
+
+
+def read_bare_csv(text: str, file: str) -> list[GpuFacts]:
+    """Read a query with ``--format=csv,noheader``: columns are told by their values.
+
+    Of columns in MiB the largest is all memory, and so is a single number of four digits or more. A power is left out:
+    it may be a draw or a limit.
+
+    Examples
+    --------
+    >>> gpu = read_bare_csv("0, NVIDIA L40S, 46068 MiB, 40000 MiB\\n", "q.csv")[0]
+    >>> gpu.name, gpu.memory
+    ('NVIDIA L40S', 48305799168.0)
+    """
+    rows = [[value.strip() for value in row] for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
+    if len({len(row) for row in rows}) > 1:
+        raise SpecError(f"has rows of unlike length and no header line; run: {QUERY} > gpu.csv", file=file)
+    columns = list(zip(*rows, strict=True))
+    names = [f"column {number}" for number in range(len(columns))]
+    for name, form in _FORMS.items():
+        fit = [number for number, column in enumerate(columns) if all(form.fullmatch(value) for value in column)]
+        if not fit and name == "memory.total":
+            large = [
+                number for number, column in enumerate(columns) if all(re.fullmatch(r"\d{4,}", one) for one in column)
+            ]
+            fit = large if len(large) == 1 else []
+        if fit:
+            names[max(fit, key=lambda number: [_number(value.split()[0]) or 0.0 for value in columns[number]])] = name
+    if "name" not in names:
+        raise SpecError(f"names no accelerator in one column; run: {QUERY} > gpu.csv", file=file)
+    order = [str(number) for number in range(len(rows))]
+    names = ["index" if list(column) == order else name for name, column in zip(names, columns, strict=True)]
+    return read_query_csv("\n".join([", ".join(names), *text.splitlines()]), file)
 
 
 #: gigatransfers per second → PCIe generation

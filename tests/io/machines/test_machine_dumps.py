@@ -441,3 +441,27 @@ def test_a_host_file_is_no_dump(tmp_path):
     file.write_text('title = "one"\n')
     with pytest.raises(SpecError, match="glmplan fit --on FILE"):
         read_dump(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "mib"),
+    [
+        ("NVIDIA GeForce RTX 3090, 24576 MiB\n" * 2, "NVIDIA GeForce RTX 3090", 24576),
+        ("0, NVIDIA L40S, 46068, 535.104.05\n1, NVIDIA L40S, 46068, 535.104.05\n", "NVIDIA L40S", 46068),
+        ("512 MiB, 81559 MiB, NVIDIA H100 80GB HBM3, 69.91 W\n" * 2, "NVIDIA H100 80GB HBM3", 81559),
+        ("NVIDIA L40S\n" * 2, "NVIDIA L40S", None),
+    ],
+)
+def test_a_query_without_header_is_read_by_the_form_of_its_values(dump, text, name, mib):
+    found = dump(text, "q.csv").content
+    assert [(gpu.index, gpu.name, gpu.memory and gpu.memory / 2**20, gpu.power_limit) for gpu in found] == [
+        (index, name, mib, None) for index in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["45, 250.1 W, 12 %\n", "NVIDIA L40S, 46068 MiB\nNVIDIA L40S\n", "0, NVIDIA L4\nx, y\n"]
+)
+def test_columns_that_cannot_be_told_are_refused_with_the_query_that_works(dump, text):
+    with pytest.raises(SpecError, match="--query-gpu=index,name"):
+        dump(text, "q.csv")
