@@ -271,7 +271,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
 
 
 #: method → SGLang's algorithm
-_ALGORITHMS = {"eagle3": "EAGLE3", "dflash": "DFLASH", "draft_model": "STANDALONE"}
+_ALGORITHMS = {"eagle3": "EAGLE3", "eagle": "EAGLE", "dflash": "DFLASH", "draft_model": "STANDALONE"}
 
 
 def _sglang_drafting(asked: Asked, drafted: int) -> list[str]:

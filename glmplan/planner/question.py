@@ -837,7 +837,7 @@ def _drafting(words: PlanRequest, model: ModelSpec, assumed: list[str]) -> tuple
         raise SpecError("needs --mtp with the number of draft tokens", field="--drafter", value=words.drafter)
     if mtp > (most := model.draft_block or 16):
         raise SpecError(f"is above the maximum of {most} draft tokens", field="--mtp", value=mtp)
-    if mtp and model.draft_layers is None and not free:
+    if mtp and not model.draft_runs and not free:
         message = f"needs MTP layers, which {model.name} does not have; --drafter names another way of drafting"
         raise SpecError(message, field="--mtp", value=mtp)
     if mtp and model.draft_head is not None and words.drafter is None:

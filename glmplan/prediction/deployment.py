@@ -369,7 +369,7 @@ class Deployment:
             latent_bytes=DS_MLA_BYTES if latent_fp8 else 0.0,
             sparse=self.sparse,
             draft_tokens=self.draft_tokens,
-            verify_only=self.model.draft_layers is None,
+            verify_only=not self.model.draft_runs,
             attention=attention_rule(self.engine, self.settings.attention_backend, part.family, self.kv),
             release=self.kernel_release,
             expert_kernels=self.settings.expert_kernels,

@@ -157,7 +157,7 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         )
     if found.modules:
         kinds["modules of a baseboard in other numbers than 1, 2, 4 and 8 (name one with --only)"] = 0
-    if "mtp" not in found.asked.given and len(found.asked.drafts) == 1 and found.asked.spec.draft_layers is not None:
+    if "mtp" not in found.asked.given and len(found.asked.drafts) == 1 and found.asked.spec.draft_runs:
         kinds["speculative decoding (--drafter best)"] = 0
     if "disaggregated" not in found.asked.given:
         kinds["disaggregated servers (--disaggregated 1:1)"] = 0

@@ -269,7 +269,7 @@ def _drafts(model: ModelSpec, said: dict[str, Any]) -> tuple[Mapping[str, Any], 
     """
     if said.get("drafter") != "best":
         return ({},)
-    if model.draft_layers is None:
+    if not model.draft_runs:
         message = (
             f"needs a drafter in the catalogue, and {model.name} has none; --drafter names another way of drafting"
         )

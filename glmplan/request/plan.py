@@ -298,7 +298,7 @@ class PlanRequest(OptionRecord):
     drafter: Annotated[
         str | None,
         Option(
-            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE-3 or DFlash head; size: best.",
+            help="mtp, ngram, suffix, a draft model, or a folder of an EAGLE or DFlash head; size: best.",
             axis="Ways of drafting.",
             commands=_CHOSEN,
             sheet="Speculative decoding",

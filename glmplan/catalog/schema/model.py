@@ -85,6 +85,8 @@ class DraftHead(Frozen):
     - EAGLE-3 head: its layer reads embedding and state side by side, so the products for queries and keys are twice as
       wide; once a step a projection joins states of the model. It uses the model's embedding and has an output head;
       with `own_embedding` its files hold an embedding with other values, which some engines keep.
+    - EAGLE head (EAGLE-1 and EAGLE-2): an ordinary layer reads a projection that joins embedding and last state for
+      each drafted token; embedding and output head are those of the model.
     - DFlash: layers that draft a block in one pass from joined states, with the model's embedding and output head.
     - Draft model: a smaller model with the same vocabulary.
     """
@@ -94,8 +96,9 @@ class DraftHead(Frozen):
     source: str
     own_embedding: bool = False
     note: str | None = None
-    method: Literal["eagle3", "dflash", "draft_model"] = "eagle3"
+    method: Literal["eagle3", "eagle", "dflash", "draft_model"] = "eagle3"
     layers: PositiveInt = 1
+    beside: dict[str, PositiveInt] = {}  # layer kinds of a draft model beside `layer` → their number among `layers`
     joined: PositiveInt = 3  # states of the model that are joined
     block: PositiveInt | None = None  # tokens that one pass drafts; None: one
     hidden: PositiveInt | None = None  # None: the width of the model
@@ -525,14 +528,17 @@ class ModelSpec(Frozen):
         return bool(tower) or "vision tower" in (self.extra_note or "")
 
     @property
-    def draft_layers(self) -> tuple[LayerKind, int] | None:
-        """Return kind and number of the draft layers, or None.
+    def draft_runs(self) -> tuple[tuple[LayerKind, int], ...]:
+        """Return kinds and numbers of the draft layers; empty without.
 
         MTP comes before a published draft head.
         """
         if self.mtp is not None:
-            return self.layers[self.mtp.layer], self.mtp.layers
-        return None if self.draft_head is None else (self.layers[self.draft_head.layer], self.draft_head.layers)
+            return ((self.layers[self.mtp.layer], self.mtp.layers),)
+        if (head := self.draft_head) is None:
+            return ()
+        runs = {head.layer: head.layers - sum(head.beside.values()), **head.beside}
+        return tuple((self.layers[name], count) for name, count in runs.items())
 
     @property
     def draft_block(self) -> int | None:

@@ -106,16 +106,22 @@ def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
 _READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_proj")
 
 
-def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Return the weights of one drafting layer.
+def mtp_tensors(model: ModelSpec, kind: LayerKind | None = None) -> tuple[Tensor, ...]:
+    """Return the weights of one drafting layer, of the first kind by default.
 
     Layer, projection of the joined states, their norms. The layer of an EAGLE-3 head makes queries and keys from
-    embedding and state side by side; its projection joins three states of the model, once a step. Empty without MTP
-    layer and draft head.
+    embedding and state side by side; its projection joins three states of the model, once a step. That of an EAGLE head
+    joins embedding and state for each drafted token [1]_. Empty without MTP layer and draft head.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm at 00da9231, vllm/model_executor/models/llama_eagle.py (`fc`).
     """
     hidden = model.hidden
     if (head := model.draft_head) is not None:
-        result = layer_tensors(model.layers[head.layer], head.hidden or hidden)
+        result = layer_tensors(kind or model.layers[head.layer], head.hidden or hidden)
+        if head.method == "eagle":
+            return (*result, Tensor("eh_proj", "mtp_projection", hidden, 2 * hidden, shard="replicated"))
         if head.method != "eagle3":
             return result
         wide = (replace(item, columns=2 * hidden) if item.name.endswith(_READ_STATE) else item for item in result)
@@ -282,32 +288,31 @@ def segments(model: ModelSpec, checkpoint: Checkpoint, *, mtp: bool = False) -> 
 
 @remembered(records=2)
 def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segment, ...]:
-    grouped: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    parts: dict[tuple[str, tuple[str, ...]], tuple[LayerKind, tuple[Tensor, ...], tuple[WeightFormat, ...]]] = {}
+    grouped: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
+    parts: dict[tuple[str, int, tuple[str, ...]], tuple[LayerKind, tuple[Tensor, ...], tuple[WeightFormat, ...]]] = {}
 
     # layers of one kind differ only where an exception names them, so the first layer stands for the others
-    like: dict[tuple[str, tuple[bool, ...]], tuple[str, tuple[str, ...]]] = {}
+    like: dict[tuple[str, int, tuple[bool, ...]], tuple[str, int, tuple[str, ...]]] = {}
 
-    def add(name: str, kind: LayerKind, layer: int) -> None:
+    def add(name: str, kind: LayerKind, layer: int, run: int = 0) -> None:
         # the tensors that a block drafter holds once lie with its first stage
         once = name == "mtp" and layer == len(model.layer_names)
-        alike = (name, (once, *(layer in exception.layers for exception in checkpoint.exceptions)))
+        alike = (name, run, (once, *(layer in exception.layers for exception in checkpoint.exceptions)))
         if alike not in like:
             # a draft head is a checkpoint of its own
             stored = uniform_checkpoint("bf16") if name == "mtp" and model.mtp is None else checkpoint
-            tensors = mtp_tensors(model) if name == "mtp" else layer_tensors(kind, model.hidden)
+            tensors = mtp_tensors(model, kind) if name == "mtp" else layer_tensors(kind, model.hidden)
             tensors += draft_once_tensors(model) if once else ()
             formats = tuple(tensor_format(stored, tensor, layer) for tensor in tensors)
-            like[alike] = (name, tuple(item.name for item in formats))
+            like[alike] = (name, run, tuple(item.name for item in formats))
             parts[like[alike]] = (kind, tensors, formats)
         grouped.setdefault(like[alike], []).append(layer)
 
     for layer, name in enumerate(model.layer_names):
         add(name, model.layers[name], layer)
-    if mtp and model.draft_layers is not None:
-        kind, count = model.draft_layers
-        for extra in range(count):
-            add("mtp", kind, len(model.layer_names) + extra)
+    drafting = [(run, kind) for run, (kind, count) in enumerate(model.draft_runs) for _ in range(count)]
+    for extra, (run, kind) in enumerate(drafting if mtp else ()):
+        add("mtp", kind, len(model.layer_names) + extra, run)
     return tuple(
         Segment(key[0], parts[key][0], tuple(layers), parts[key][1], parts[key][2]) for key, layers in grouped.items()
     )
@@ -367,9 +372,7 @@ def cache_layout(engine: str) -> CacheLayout:
 
 def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
     runs = [(model.layers[name], count) for name, count in model.runs]
-    if mtp and model.draft_layers is not None:
-        runs.append(model.draft_layers)
-    return runs
+    return [*runs, *(model.draft_runs if mtp else ())]
 
 
 def model_cache_bytes_per_token(
@@ -463,7 +466,7 @@ def is_indexed(model: ModelSpec) -> bool:
 def model_features(model: ModelSpec) -> frozenset[str]:
     """Return the features of a model that engine limitations refer to.
 
-    ``mtp``, ``moe`` and the features of its mixers (`Mixer.features`).
+    ``mtp``, ``eagle`` (a head of EAGLE-1 or EAGLE-2), ``moe`` and the features of its mixers (`Mixer.features`).
 
     Examples
     --------
@@ -472,6 +475,7 @@ def model_features(model: ModelSpec) -> frozenset[str]:
     ['dsa', 'mla', 'moe', 'mtp']
     """
     result: set[str] = {"mtp"} if model.mtp is not None else set()
+    result |= {"eagle"} if model.draft_head is not None and model.draft_head.method == "eagle" else set()
     for name, _ in model.runs:
         kind = model.layers[name]
         result |= mixer_of(kind).features.union(*(item.features for item in feed_forwards_of(kind)))

@@ -342,7 +342,7 @@ def rank_memory(
     named = Layout(*(np.asarray(item, dtype=int) for item in degrees.degrees))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
-    drafts = mtp and model.draft_layers is not None
+    drafts = mtp and bool(model.draft_runs)
     split = rule.split_of(settings.version)
     if split is not None and not split.applies(model.name, recurrent=any(stage.state.any() for stage in stages)):
         split = None

@@ -1,23 +1,24 @@
 """Read a drafter that is no part of a model's files.
 
 `ngram` and `suffix` look drafts up in the text of the request and hold no weights. A draft model is a smaller model of
-the catalogue; the folder of a head holds a `config.json`: DFlash (`dflash_config`) drafts a block in one pass, any
-other head of a model's width is EAGLE-3 [1]_.
+the catalogue or of a folder; the folder of a head holds a `config.json`: DFlash (`dflash_config`) drafts a block in one
+pass, EAGLE-3 states a vocabulary of its own or states of several layers, a head without is of EAGLE-1 or EAGLE-2 [1]_.
 
 References
 ----------
 .. [1] vllm-project/vllm, vllm/config/speculative.py at v0.27.0 (`SpeculativeMethod`,
-   `verify_equal_vocab_size_if_draft_model`).
+   `verify_equal_vocab_size_if_draft_model`; `eagle-` and `eagle3` in names).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import data_folder, read_toml
-from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec
+from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec, Recurrent
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 
@@ -29,12 +30,17 @@ FREE_DRAFTERS = ("ngram", "suffix")
 _OTHER_NAMES = {
     "n-gram": "ngram", "n_gram": "ngram", "ngram_gpu": "ngram", "prompt-lookup": "ngram", "prompt_lookup": "ngram",
     "lookup": "ngram", "suffix-decoding": "suffix", "suffix_decoding": "suffix", "arctic": "suffix", "nextn": "mtp",
-    "eagle": "eagle3", "eagle-3": "eagle3", "dspark": "mtp",
+    "eagle-3": "eagle3", "eagle-1": "eagle", "eagle-2": "eagle", "eagle2": "eagle", "dspark": "mtp",
 }  # fmt: skip
 #: drafters that are not planned
 _NOT_PLANNED = ("medusa", "mlp_speculator", "lookahead", "hydra", "peagle", "p-eagle", "redrafter")
 #: layer kind of a drafter in the model that it drafts for
 _KIND = "drafter"
+#: fields that only a config of an EAGLE-3 head has, and words in names of its architecture and folder
+_EAGLE_3 = ("draft_vocab_size", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids", "eagle_config")
+_EAGLE_3_NAME = re.compile(r"eagle-?3", re.IGNORECASE)
+#: layers up to which a config without fields of a head is one: a draft model has more
+_MOST_OF_A_HEAD = 2
 #: fields of a head's config that describe its drafting, not its layers
 _HEAD_FIELDS = ("dflash_config", "block_size", "draft_vocab_size", "eagle_config", "num_target_layers",
                 "target_hidden_size", "norm_before_fc", "num_aux_hidden_states", "eagle_aux_hidden_state_layer_ids",
@@ -77,8 +83,8 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
     >>> head = with_drafter(large, "qwen3-0.6b", notes).draft_head
     >>> head.method, head.layers, head.hidden, head.tied
     ('draft_model', 28, 1024, True)
-    >>> with_drafter(load_model("glm-5.1"), "ngram", notes).draft_layers is None
-    True
+    >>> with_drafter(load_model("glm-5.1"), "ngram", notes).draft_runs
+    ()
     """
     if drafter is None or (drafter == "mtp" and model.mtp is not None):
         return model
@@ -86,36 +92,63 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
         return model.model_copy(update={"mtp": None, "draft_head": None})
     if drafter == "eagle3" and model.draft_head is not None:
         return model
-    if drafter in ("mtp", "eagle3", "dflash"):
+    if drafter in ("mtp", "eagle3", "eagle", "dflash"):
         message = f"is no part of {model.name}; give the folder of a head with its config.json, a draft model, or ngram"
         raise SpecError(message, field="--drafter", value=drafter)
     if drafter == "best":
         message = "is searched by `glmplan size`; a plan has one way of drafting: --mtp with the number of draft tokens"
         raise SpecError(message, field="--drafter", value=drafter)
     if drafter.lower() in _NOT_PLANNED:
-        message = "is not planned; --drafter takes mtp, ngram, suffix, a draft model, or a head of EAGLE-3 or DFlash"
+        message = "is not planned; --drafter takes mtp, ngram, suffix, a draft model, or a head of EAGLE or DFlash"
         raise SpecError(message, field="--drafter", value=drafter)
     path = Path(os.path.expanduser(drafter))
     if path.suffix == ".json" or os.path.isfile(path / "config.json"):
-        head, kind = _head(model, path if path.suffix == ".json" else path / "config.json")
+        head, kinds = _in_folder(model, path if path.suffix == ".json" else path / "config.json")
     else:
-        head, kind = _draft_model(model, drafter)
-    assumed.append(f"drafter {head.repository} in BF16, of {head.layers} layers")
+        head, kinds = _draft_model(model, drafter)
+    words = {"eagle": "EAGLE-1 or -2 head ", "eagle3": "EAGLE-3 head "}.get(head.method, "")
+    assumed.append(f"drafter {words}{head.repository} in BF16, of {head.layers} layers")
     # a copy with the layer is another model: properties that are computed once are computed again
     told = {name: getattr(model, name) for name in type(model).model_fields}
-    return ModelSpec(**told | {"mtp": None, "draft_head": head, "layers": model.layers | {_KIND: kind}})
+    return ModelSpec(**told | {"mtp": None, "draft_head": head, "layers": model.layers | kinds})
 
 
-def _only_kind(drafter: ModelSpec, field: str) -> LayerKind:
-    """Return the kind of the layers of a drafter, which must be one."""
-    if len(drafter.runs) > 1:
-        kinds = ", ".join(name for name, _ in drafter.runs)
-        raise SpecError(f"has layers of several kinds ({kinds}), which no drafter is planned with", field="--drafter",
-                        value=field)  # fmt: skip
-    return drafter.layers[drafter.layer_names[0]]
+def _kinds(drafter: ModelSpec, name: str) -> tuple[dict[str, LayerKind], dict[str, int]]:
+    """Return the layer kinds of a drafter and their numbers, the first by the name `_KIND`.
+
+    Recurrent layers are refused: an engine would keep their state before each token that may be rejected, and no source
+    shows one that does for a draft model.
+    """
+    counts: dict[str, int] = {}
+    for kind, count in drafter.runs:
+        counts[kind] = counts.get(kind, 0) + count
+    if any(isinstance(drafter.layers[kind].mixer, Recurrent) for kind in counts):
+        message = (
+            f"has recurrent layers ({', '.join(counts)}), with which no draft model is planned; take --drafter mtp"
+        )
+        message += " where the model has MTP layers, ngram, or a draft model of attention alone"
+        raise SpecError(message, field="--drafter", value=name)
+    names = {kind: f"{_KIND}{f'-{kind}' * bool(number)}" for number, kind in enumerate(counts)}
+    return (
+        {names[kind]: drafter.layers[kind] for kind in counts},
+        {names[kind]: count for kind, count in counts.items() if names[kind] != _KIND},
+    )
 
 
-def _draft_model(model: ModelSpec, name: str) -> tuple[DraftHead, LayerKind]:
+def _in_folder(model: ModelSpec, file: Path) -> tuple[DraftHead, dict[str, LayerKind]]:
+    """Return the head or the draft model of a config."""
+    from glmplan.io.models.hf_config import read_json
+
+    config = read_json(file)
+    words = f"{config.get('architectures')} {config.get('speculators_model_type')} {file.parent.name}"
+    told = any(name in config for name in _HEAD_FIELDS) or "transformer_layer_config" in config
+    layers = config.get("num_hidden_layers")
+    if not told and "eagle" not in words.lower() and type(layers) is int and layers > _MOST_OF_A_HEAD:
+        return _draft_model(model, str(file))
+    return _head(model, file, third=any(name in config for name in _EAGLE_3) or bool(_EAGLE_3_NAME.search(words)))
+
+
+def _draft_model(model: ModelSpec, name: str) -> tuple[DraftHead, dict[str, LayerKind]]:
     try:
         draft = resolve_model(name).model
     except SpecError as error:
@@ -124,13 +157,14 @@ def _draft_model(model: ModelSpec, name: str) -> tuple[DraftHead, LayerKind]:
     if draft.vocabulary != model.vocabulary:
         message = f"has a vocabulary of {draft.vocabulary:,} tokens, {model.name} one of {model.vocabulary:,}"
         raise SpecError(f"{message}: a draft model needs the same", field="--drafter", value=name)
+    kinds, beside = _kinds(draft, name)
     own = draft.default_checkpoint and draft.checkpoint(draft.default_checkpoint)
     head = DraftHead(
         repository=(own and own.repository) or draft.hugging_face or draft.name, layer=_KIND, source=draft.source,
         method="draft_model", layers=len(draft.layer_names), hidden=draft.hidden, vocabulary=draft.vocabulary,
-        tied=draft.tied_embedding,
+        tied=draft.tied_embedding, beside=beside,
     )  # fmt: skip
-    return head, _only_kind(draft, name)
+    return head, kinds
 
 
 def _flattened(config: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +186,8 @@ def _flattened(config: dict[str, Any]) -> dict[str, Any]:
     return {"num_hidden_layers": 1, "tie_word_embeddings": False} | nested | outside
 
 
-def _head(model: ModelSpec, file: Path) -> tuple[DraftHead, LayerKind]:
+def _head(model: ModelSpec, file: Path, *, third: bool) -> tuple[DraftHead, dict[str, LayerKind]]:
+    """Return the head of a config; `third`: EAGLE-3 if it is none of DFlash."""
     from glmplan.io.models.hf_config import model_from_config, read_json
 
     config = _flattened(read_json(file))
@@ -178,10 +213,13 @@ def _head(model: ModelSpec, file: Path) -> tuple[DraftHead, LayerKind]:
             raise SpecError("has no block_size or target_layer_ids", file=file, field="dflash_config")
         # the first place of a block is the token that is known already
         told |= {"method": "dflash", "block": block - 1, "joined": len(states)}
+    elif not third:
+        told |= {"method": "eagle", "joined": 1}
     else:
         joined = config.get("num_aux_hidden_states") or 3
         rows = config.get("draft_vocab_size") or read.vocabulary
         if type(joined) is not int or type(rows) is not int or not 0 < joined <= 64 or not 0 < rows <= read.vocabulary:
             raise SpecError("has no usable draft_vocab_size or num_aux_hidden_states", file=file)
         told |= {"joined": joined, "vocabulary": rows}
-    return DraftHead(**told), _only_kind(read, str(file))
+    kinds, beside = _kinds(read, str(file))
+    return DraftHead(**told, beside=beside), kinds

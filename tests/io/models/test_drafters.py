@@ -69,6 +69,49 @@ def test_heads_of_the_speculators_library_are_those_of_plain_configs(tmp_path):
     assert (found.draft_head.method, found.draft_block, found.draft_head.joined) == ("dflash", 15, 5)
 
 
+def test_a_head_without_a_vocabulary_or_joined_states_is_of_eagle_1(tmp_path):
+    """yuhuili/EAGLE-LLaMA3-Instruct-8B has the config of a model of one layer, and fc of two states."""
+    plain = {name: value for name, value in EAGLE.items() if name != "draft_vocab_size"}
+    layer = 5120 * 128 * (64 + 2 * 8) + 64 * 128 * 5120 + 3 * 5120 * 25600
+    drafter = folder(tmp_path, plain | {"architectures": ["LlamaForCausalLM"]})
+    assert drafter_values(drafter) == pytest.approx(layer + 2 * 5120 * 5120, rel=1e-3)
+    head = with_drafter(QWEN, drafter, []).draft_head
+    assert (head.method, head.joined, head.vocabulary) == ("eagle", 1, None)
+    assert with_drafter(QWEN, folder(tmp_path, plain), []).draft_head.method == "eagle3"  # by its architecture
+    asked = {
+        "on": "1xh100-sxm",
+        "mtp": "3",
+        "acceptance": 2.0,
+        "drafter": folder(tmp_path, plain | {"architectures": []}),
+    }
+    answers = [
+        fit_answer(PlanRequest("qwen3-32b", engine=name, **asked), changes=False) for name in ("sglang", "trtllm")
+    ]
+    assert "--speculative-algorithm EAGLE " in " ".join(answers[0].command)
+    assert [one.holding.terms.mtp for one in answers] == [3, 0]
+
+
+def test_a_draft_model_of_several_kinds_of_attention_weighs_what_it_weighs_alone(tmp_path):
+    large, small = load_model("gpt-oss-120b"), load_model("gpt-oss-20b")
+    parts = [part for part in segments(with_drafter(large, "gpt-oss-20b", []), WHOLE, mtp=True) if part.name == "mtp"]
+    alone = sum(part.bytes * part.count for part in segments(small, WHOLE))
+    ends = 2 * 2 * small.vocabulary * small.hidden
+    assert sum(part.bytes * part.count for part in parts) == pytest.approx(alone + ends, rel=1e-6)
+    assert len({part.kind for part in parts}) == len(small.runs and set(small.layer_names)) == 2
+
+
+def test_a_config_of_many_layers_is_a_draft_model(tmp_path):
+    small = EAGLE | {"hidden_size": 1024, "num_hidden_layers": 8, "architectures": ["Qwen3ForCausalLM"]}
+    small = {name: value for name, value in small.items() if name != "draft_vocab_size"} | {"model_type": "qwen3"}
+    head = with_drafter(QWEN, folder(tmp_path, small), []).draft_head
+    assert (head.method, head.layers, head.hidden) == ("draft_model", 8, 1024)
+
+
+def test_a_draft_model_with_states_is_refused_with_the_next_step():
+    with pytest.raises(SpecError, match="has recurrent layers .*; take --drafter mtp"):
+        with_drafter(load_model("qwen3.5-27b"), "qwen3.5-0.8b", [])
+
+
 def test_names_of_engines_are_those_of_drafters():
     asked = read_words(PlanRequest("glm-5.1-nvfp4", "8xb200-sxm", mtp="1", drafter="NEXTN"))
     assert asked.request.drafter == "mtp"
