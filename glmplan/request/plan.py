@@ -63,7 +63,7 @@ class PlanRequest(OptionRecord):
         Option(
             kind="bytes",
             unit="B",
-            help="Memory of the processors of a node, such as 512GB.",
+            help="Memory of each machine, all its sockets together, such as 512GB.",
             commands=PLANS | {"compare", "sensitivity", "simulate"},
             form="Hardware",
             label="Host memory",
@@ -75,7 +75,7 @@ class PlanRequest(OptionRecord):
         Option(
             kind="bandwidth",
             unit="B/s",
-            help="Data-sheet bandwidth of that memory, all sockets of a node together, such as 460GB/s.",
+            help="Data-sheet bandwidth of that memory, all sockets of a machine together, such as 460GB/s.",
             commands=PLANS | {"compare", "sensitivity", "simulate"},
             form="Hardware",
             label="Host memory bandwidth",

@@ -30,7 +30,7 @@ __all__ = ["HostMemory", "Machine", "over_all_sockets", "record_toml", "resolve_
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory of the processors of a node, None where the host states it."""
+    """Memory of each machine, all its sockets together; None where the host states it."""
 
     size: Bytes | None = None
     bandwidth: BytesPerSecond | None = None
@@ -188,7 +188,7 @@ def resolve_machine(text: str, part: str | None = None, memory: HostMemory = Hos
     """Resolve ``NxACCELERATOR``, a host name, or a TOML file.
 
     The kind with most memory counts if a host has several. `part` is the data sheet of the accelerator in one
-    line, `memory` that of a node's sockets.
+    line, `memory` that of all sockets of a machine.
 
     Examples
     --------
