@@ -585,7 +585,10 @@ def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[Weight
 
 
 def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...], of_mixer: int = 1) -> tuple[Product, ...]:
-    """Return the products of tensors; `of_mixer`: pieces of those that are split by heads."""
+    """Return the products of tensors.
+
+    `of_mixer`: pieces of those that are split by heads.
+    """
     groups: dict[tuple[object, ...], Product] = {}
     for tensor, form in zip(tensors, formats, strict=True):
         if not tensor.matmul:

@@ -619,9 +619,9 @@ _FORMS = {
 
 
 def read_bare_csv(text: str, file: str) -> list[GpuFacts]:
-    """Read a query with ``--format=csv,noheader``: columns are told by their values.
+    """Read a query with ``--format=csv,noheader``.
 
-    Of columns in MiB the largest is all memory, and so is a single number of four digits or more. A power is left out:
+    The form of their values tells the columns. Of columns in MiB the largest is all memory, and so is a single number of four digits or more. A power is left out:
     it may be a draw or a limit.
 
     Examples

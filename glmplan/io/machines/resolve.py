@@ -30,7 +30,10 @@ __all__ = ["HostMemory", "Machine", "over_all_sockets", "record_toml", "resolve_
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory of each machine, all its sockets together; None where the host states it."""
+    """Memory of each machine, all its sockets together.
+
+    None where the host states it.
+    """
 
     size: Bytes | None = None
     bandwidth: BytesPerSecond | None = None

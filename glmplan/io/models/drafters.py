@@ -114,9 +114,9 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
 
 
 def _kinds(drafter: ModelSpec, name: str) -> tuple[dict[str, LayerKind], dict[str, int]]:
-    """Return the layer kinds of a drafter and their numbers, the first by the name `_KIND`.
+    """Return the layer kinds of a drafter and the numbers of all but the first.
 
-    Recurrent layers are refused: an engine would keep their state before each token that may be rejected, and no source
+    The first has the name `_KIND`. Recurrent layers are refused: an engine would keep their state before each token that may be rejected, and no source
     shows one that does for a draft model.
     """
     counts: dict[str, int] = {}
