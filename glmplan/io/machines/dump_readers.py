@@ -621,8 +621,8 @@ _FORMS = {
 def read_bare_csv(text: str, file: str) -> list[GpuFacts]:
     """Read a query with ``--format=csv,noheader``.
 
-    The form of their values tells the columns. Of columns in MiB the largest is all memory, and so is a single number of four digits or more. A power is left out:
-    it may be a draw or a limit.
+    The form of their values tells the columns. The largest column in MiB, or else the only one of numbers with four
+    digits or more, is the memory. A power is left out: it may be a draw or a limit.
 
     Examples
     --------

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.catalog.files import data_folder, read_toml
-from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec, Recurrent
+from glmplan.catalog.schema.model import DraftHead, LayerKind, ModelSpec
+from glmplan.costs.blocks.stack import model_features
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 
@@ -114,15 +115,15 @@ def with_drafter(model: ModelSpec, drafter: str | None, assumed: list[str]) -> M
 
 
 def _kinds(drafter: ModelSpec, name: str) -> tuple[dict[str, LayerKind], dict[str, int]]:
-    """Return the layer kinds of a drafter and the numbers of all but the first.
+    """Return the layer kinds of a drafter and numbers of their layers.
 
-    The first has the name `_KIND`. Recurrent layers are refused: an engine would keep their state before each token that may be rejected, and no source
-    shows one that does for a draft model.
+    The first has the name `_KIND` and no number. Recurrent layers are refused: an engine would keep their state before
+    each token that may be rejected, and no source shows one that does for a draft model.
     """
     counts: dict[str, int] = {}
     for kind, count in drafter.runs:
         counts[kind] = counts.get(kind, 0) + count
-    if any(isinstance(drafter.layers[kind].mixer, Recurrent) for kind in counts):
+    if "recurrent" in model_features(drafter):
         message = (
             f"has recurrent layers ({', '.join(counts)}), with which no draft model is planned; take --drafter mtp"
         )
