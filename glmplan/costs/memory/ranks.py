@@ -316,6 +316,9 @@ def rank_memory(
     degrees = Layout(*(np.atleast_1d(item) for item in every))
     depths, where = np.unique(np.asarray(degrees.pp, dtype=int), return_inverse=True)
     bounds = [_stage_bounds(model, settings, int(depth)) for depth in depths]
+    if settings.partitions:
+        bounds = [np.cumsum((0, *layers)) for layers in settings.partitions]
+        where = np.arange(len(where)) % len(bounds)
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     # options that move experts of layers count from the first layer, and MTP layers come after the last
