@@ -12,7 +12,6 @@ import numpy as np
 
 from glmplan.catalog.caching import remembered
 from glmplan.catalog.engines.limitations import OPTIONS, conditions_of, host_options, judge, load_engine
-from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.blocks.stack import model_features
 from glmplan.costs.memory.pool import (
     KvPool,
@@ -29,9 +28,9 @@ from glmplan.costs.memory.settings import MemorySettings, PartMemory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
 from glmplan.planner.longest import Launched, launched_context
-from glmplan.planner.pool import Pool, memory_rows
+from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked
-from glmplan.planner.stages import hosts_of, memory_of, stage_layers
+from glmplan.planner.stages import Held, best_partition, hosts_of, memory_of, partitions
 from glmplan.prediction.deployment import (
     experts_of,
     experts_problem,
@@ -43,8 +42,6 @@ from glmplan.prediction.deployment import (
 from glmplan.units import QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from glmplan.catalog.schema.engine import Conditions, Wall
     from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 
@@ -52,7 +49,6 @@ __all__ = [
     "LOW",
     "MAY_START",
     "Holding",
-    "MemoryPlan",
     "Obstacles",
     "Ranks",
     "Terms",
@@ -65,40 +61,6 @@ __all__ = [
     "stage_ranks",
     "wall_of_split",
 ]
-
-
-@dataclass(frozen=True, repr=False)
-class MemoryPlan:
-    """Memory of every rank of a plan.
-
-    Attributes
-    ----------
-    title : str
-        Model, checkpoint and layout.
-    ranks : tuple of MemoryBudget
-        The parts of each rank, [B]
-    pool, pool_low, pool_high : float
-        KV cache pool in requests of the asked length, and its 90 % interval, [token]
-    """
-
-    title: str
-    ranks: tuple[MemoryBudget, ...]
-    pool: float
-    pool_low: float
-    pool_high: float
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per rank; the column names carry the units."""
-        return frame_of(memory_rows(self.ranks))
-
-    def __repr__(self) -> str:
-        return (
-            f"<MemoryPlan {self.title}: pool {self.pool:,.0f} tokens ({self.pool_low:,.0f} to {self.pool_high:,.0f}), "
-            f"{len(self.ranks)} ranks>"
-        )
-
-    def __str__(self) -> str:
-        return f"{self!r}\n{table_text(memory_rows(self.ranks))}"
 
 
 #: what follows from a split block, with the sentence and severity that `Wall` holds
@@ -642,7 +604,7 @@ class Ranks:
             self._held.clear()
         machine = self.asked.machine
         if machine.stages and not terms.layers:
-            terms = replace(terms, layers=stage_layers(self.asked, terms, settings_of(self.asked, terms)))
+            terms = _dealt(self.asked, terms)
         form = (terms.kv, terms.mtp > 0, terms.indexer, terms.layers)
         if form not in self._memory:
             self._memory[form] = _ranks(self.asked, self.found, terms)
@@ -685,9 +647,21 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
     return replace(found, partitions=(terms.layers,)) if terms.layers else found
 
 
-def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
+def _dealt(asked: Asked, terms: Terms) -> Terms:
+    """Return a layout with the layers of its unlike stages."""
+    tried = partitions(len(asked.model.layer_names), asked.machine.stages)
+    ranks = _ranks(asked, [terms.layout] * len(tried), terms, tried)
+    found = _pools(ranks, memory_of(asked.machine), settings_of(asked, terms))
+    wanted = Held(asked.full_request, asked.user_tokens, asked.most_users)
+    return replace(terms, layers=tried[best_partition(asked.machine, found.memory, found.of, wanted)])
+
+
+def _ranks(
+    asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms, tried: tuple[tuple[int, ...], ...] = ()
+) -> RankMemory:
     # CUDA graphs are counted apart from the ranks: capturing them changes nothing here
-    settings = replace(settings_of(asked, terms), graphs=False)
+    settings = settings_of(asked, terms)
+    settings = replace(settings, graphs=False, partitions=tried or settings.partitions)
     form, memory = (terms.kv, terms.mtp > 0), asked.machine.accelerator.memory
     return _held_by_ranks(asked.model, asked.checkpoint, tuple(found), form, settings, memory)
 

@@ -535,7 +535,7 @@ def _fewer(solution: Solution) -> Iterator[Looked]:
 
 
 def _all_kinds(solution: Solution) -> Iterator[Looked]:
-    """Return a pipeline stage on each accelerator of a machine of several kinds."""
+    """Return a pipeline stage on each accelerator, of all kinds."""
     asked, running = solution.asked, load_engine(solution.asked.engine).running
     left = asked.machine.left_out and running is not None and running.stage_layers is not None
     if not left or any(getattr(asked, name) is not None for name in DEGREES):

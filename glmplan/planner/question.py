@@ -559,7 +559,7 @@ class Asked:
 
     @property
     def most_users(self) -> int:
-        """Users that one launch is made for: the usual number, or more if given, [-]"""
+        """Users of one launch: the usual number, or more if given, [-]"""
         return max(usual_users(self.machine), self.users[-1] * self.users_given)
 
     @cached_property

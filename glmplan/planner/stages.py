@@ -7,7 +7,7 @@ one with the fastest slowest stage: memory first, then time.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -16,22 +16,18 @@ import numpy as np
 from glmplan.catalog.engines.limitations import load_engine
 from glmplan.catalog.engines.memory import load_memory_rule, pipeline_layers
 from glmplan.catalog.entries.accelerators import load_accelerator
-from glmplan.costs.memory.pool import kv_pool, requests_that_fit, stage_pools
-from glmplan.costs.memory.ranks import rank_memory
-from glmplan.costs.memory.settings import MemorySettings, PartMemory, load_memory_fit, part_memory
-from glmplan.costs.points import Layout
+from glmplan.costs.memory.pool import PoolTerms, kv_pool, requests_that_fit
+from glmplan.costs.memory.ranks import RankMemory
+from glmplan.costs.memory.settings import PartMemory, load_memory_fit, part_memory
 from glmplan.errors import SpecError
-from glmplan.io.machines.mixed import only_kind
-from glmplan.units import QUANTILE_90
+from glmplan.units import QUANTILE_90, TokenCount
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.host import Host
     from glmplan.io.machines.resolve import Machine
-    from glmplan.planner.capacity import Terms
-    from glmplan.planner.question import Asked
     from glmplan.request.plan import PlanRequest
 
-__all__ = ["hosts_of", "instead_of", "memory_of", "stage_layers", "with_all_kinds"]
+__all__ = ["Held", "best_partition", "hosts_of", "instead_of", "memory_of", "partitions", "with_all_kinds"]
 
 #: parallel degrees and servers of a request
 _DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
@@ -99,54 +95,18 @@ def hosts_of(machine: Machine) -> list[Host]:
     """Return the host of each kind of accelerator: one, unless stages differ."""
     if not machine.stages:
         return [machine.host]
+    from glmplan.io.machines.mixed import only_kind
+
     return [only_kind(machine.host, name) for name in dict.fromkeys(machine.stages)]
 
 
-def stage_layers(asked: Asked, terms: Terms, settings: MemorySettings) -> tuple[int, ...]:
-    """Return the layers of each pipeline stage.
-
-    Of all partitions the first in this order: one full request fits, or the fewest bytes are missing; most of the users
-    are within the lower bound of the pool, then within the pool; the slowest stage is the fastest; the pool is the
-    largest. The users are those of the request, at least the usual number of the machine.
-
-    Notes
-    -----
-    A stage's time is its layers over the bandwidth of its accelerator. Not modelled: the embedding and the output layer
-    in the time of a stage, layers of different size.
-    """
-    stages = asked.machine.stages
-    found = np.array(_partitions(len(asked.model.layer_names), stages))
-    tp, pp, dp, ep, dcp = (np.full(len(found), float(degree)) for degree in terms.layout)
-    memory = rank_memory(
-        asked.model, asked.checkpoint, layout=Layout(tp, pp, dp, ep, dcp), kv=terms.kv,
-        settings=replace(settings, partitions=tuple(map(tuple, found.tolist()))), mtp=terms.mtp > 0,
-        memory=asked.machine.accelerator.memory,
-    )  # fmt: skip
-    part, users = memory_of(asked.machine), asked.most_users
-    pools = stage_pools(memory, part)
-    full, low, held = (
-        np.minimum(requests_that_fit(memory, part, float(length), quantile=quantile, pools=pools), most)
-        for length, quantile, most in (
-            (asked.full_request, 0.0, 1),
-            (asked.user_tokens, -QUANTILE_90, users),
-            (asked.user_tokens, 0.0, users),
-        )
-    )
-    rates = np.array([load_accelerator(name).need("memory_bandwidth") for name in stages])
-    slowest = (found / rates).max(axis=1)
-    pool = kv_pool(memory, part, context=float(asked.user_tokens), pools=pools)
-    lacking = np.where(full > 0, 0.0, -pool.bytes)
-    best = np.lexsort((-pool.tokens, slowest, -held, -low, lacking, -full))[0]
-    return tuple(int(layers) for layers in found[best])
-
-
-def _partitions(layers: int, stages: tuple[str, ...]) -> list[tuple[int, ...]]:
+def partitions(layers: int, stages: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the partitions in which stages of one kind have equal layers.
 
     Examples
     --------
-    >>> _partitions(5, ("a", "b", "b"))
-    [(1, 2, 2), (2, 2, 1), (3, 1, 1)]
+    >>> partitions(5, ("a", "b", "b"))
+    ((1, 2, 2), (2, 2, 1), (3, 1, 1))
     """
     counts = [stages.count(kind) for kind in dict.fromkeys(stages)]
     if len(counts) > _KINDS:
@@ -158,4 +118,41 @@ def _partitions(layers: int, stages: tuple[str, ...]) -> list[tuple[int, ...]]:
         if all(share >= count for share, count in zip(shares, counts, strict=True)):
             dealt = (pipeline_layers(share, count, "first-first") for share, count in zip(shares, counts, strict=True))
             found.append(tuple(layer for one in dealt for layer in one))
-    return found
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Requests that the stages should hold."""
+
+    full: TokenCount  # the longest one
+    length: TokenCount  # each of the users'
+    users: int  # [-]
+
+
+def best_partition(machine: Machine, memory: RankMemory, pools: tuple[PoolTerms, ...], wanted: Held) -> int:
+    """Return the index of the best partition of layers over unlike stages.
+
+    `memory`: a layout for each partition, with its `pools`. The order: the longest request fits, or the fewest bytes
+    are missing; most users are within the lower bound of the pool, then within the pool; the slowest stage is the
+    fastest; the pool is the largest.
+
+    Notes
+    -----
+    The time of a stage is its layers over the bandwidth of its accelerator. Not modelled: the embedding and the output
+    layer in the time of a stage, layers of different size.
+    """
+    part = memory_of(machine)
+    full, low, held = (
+        np.minimum(requests_that_fit(memory, part, float(length), quantile=quantile, pools=pools), most)
+        for length, quantile, most in (
+            (wanted.full, 0.0, 1),
+            (wanted.length, -QUANTILE_90, wanted.users),
+            (wanted.length, 0.0, wanted.users),
+        )
+    )
+    rates = [load_accelerator(name).need("memory_bandwidth") for name in machine.stages]
+    slowest = np.max([stage.layers / rate for stage, rate in zip(memory.stages, rates, strict=True)], axis=0)
+    pool = kv_pool(memory, part, context=float(wanted.length), pools=pools)
+    lacking = np.where(full > 0, 0.0, -pool.bytes)
+    return int(np.lexsort((-pool.tokens, slowest, -held, -low, lacking, -full))[0])

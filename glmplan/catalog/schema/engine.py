@@ -44,6 +44,7 @@ __all__ = [
     "Scheduling",
     "Severity",
     "SharedContext",
+    "StageLayers",
     "UnnamedVersion",
     "Wall",
     "When",

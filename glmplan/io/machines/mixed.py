@@ -79,7 +79,7 @@ def in_sequence(parts: Sequence[Accelerator], beside: Bytes) -> tuple[Accelerato
 
 
 def together(first: Accelerator, parts: Sequence[Accelerator], shares: Sequence[float]) -> Accelerator:
-    """Return an accelerator with the mean rates of parts that follow each other.
+    """Return an accelerator with the mean rates of parts in sequence.
 
     All else is that of `first`. `shares` of the work add to 1.
     """
