@@ -30,7 +30,7 @@ from glmplan.costs.points import Layout
 from glmplan.planner.longest import Launched, launched_context
 from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked
-from glmplan.planner.stages import Held, best_partition, hosts_of, memory_of, partitions
+from glmplan.planner.stages import best_partition, partitions
 from glmplan.prediction.deployment import (
     experts_of,
     experts_problem,
@@ -248,7 +248,7 @@ class Obstacles:
         self.options = options = options | ({named} & set(OPTIONS))
         version = asked.runs_as
         self.kinds: list[tuple[Conditions, _Sorted]] = []
-        for host in hosts_of(asked.machine):
+        for host in asked.machine.hosts:
             found = conditions_of(
                 host,
                 asked.model,
@@ -610,7 +610,7 @@ class Ranks:
             self._memory[form] = _ranks(self.asked, self.found, terms)
         key = (*form, terms.graphs)
         if key not in self._held:
-            pools = _pools(self._memory[form], memory_of(machine), settings_of(self.asked, terms))
+            pools = _pools(self._memory[form], machine.memory, settings_of(self.asked, terms))
             self._held[key] = _arrays(self.asked, pools, (terms.kv, terms.mtp > 0))
         return self._on_host(self._held[key].at(self.found.index(layout), terms))
 
@@ -651,9 +651,9 @@ def _dealt(asked: Asked, terms: Terms) -> Terms:
     """Return a layout with the layers of its unlike stages."""
     tried = partitions(len(asked.model.layer_names), asked.machine.stages)
     ranks = _ranks(asked, [terms.layout] * len(tried), terms, tried)
-    found = _pools(ranks, memory_of(asked.machine), settings_of(asked, terms))
-    wanted = Held(asked.full_request, asked.user_tokens, asked.most_users)
-    return replace(terms, layers=tried[best_partition(asked.machine, found.memory, found.of, wanted)])
+    found = _pools(ranks, asked.machine.memory, settings_of(asked, terms))
+    wanted = asked.full_request, asked.user_tokens, asked.most_users
+    return replace(terms, layers=tried[best_partition(asked.machine, found.memory, found.of, *wanted)])
 
 
 def _ranks(
@@ -819,7 +819,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     Users are spread evenly over the servers; the limit of the model applies; 0 if no request fits.
     """
     terms = holding.terms
-    alone = _pools(_ranks(asked, [terms.layout], terms), memory_of(asked.machine), settings_of(asked, terms))
+    alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.memory, settings_of(asked, terms))
     limit = asked.longest_request
     memory, pools = alone.memory, alone.of
     if keeps_index(asked.model, memory.settings) and memory.settings.longest is None and holding.context < limit:

@@ -629,7 +629,7 @@ def read_words(words: PlanRequest) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    machine, words = with_all_kinds(machine, words, engine)
+    machine, words = with_all_kinds(machine, words, engine) if machine.kinds else (machine, words)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}
     prefill = servers_apart(words.disaggregated, degrees)

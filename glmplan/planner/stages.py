@@ -7,7 +7,6 @@ one with the fastest slowest stage: memory first, then time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -18,16 +17,15 @@ from glmplan.catalog.engines.memory import load_memory_rule, pipeline_layers
 from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.costs.memory.pool import PoolTerms, kv_pool, requests_that_fit
 from glmplan.costs.memory.ranks import RankMemory
-from glmplan.costs.memory.settings import PartMemory, load_memory_fit, part_memory
+from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.units import QUANTILE_90, TokenCount
 
 if TYPE_CHECKING:
-    from glmplan.catalog.schema.host import Host
     from glmplan.io.machines.resolve import Machine
     from glmplan.request.plan import PlanRequest
 
-__all__ = ["Held", "best_partition", "hosts_of", "instead_of", "memory_of", "partitions", "with_all_kinds"]
+__all__ = ["best_partition", "instead_of", "partitions", "with_all_kinds"]
 
 #: parallel degrees and servers of a request
 _DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
@@ -83,23 +81,6 @@ def instead_of(machine: Machine, engine: str, used: int) -> str:
     return f"{held}: ask that, or --engine llama.cpp without degrees"
 
 
-def memory_of(machine: Machine) -> PartMemory:
-    """Return the memory of a machine's accelerators, by stage if unlike."""
-    if not machine.stages:
-        return part_memory(machine.accelerator)
-    first, *rest = (part_memory(load_accelerator(name)) for name in machine.stages)
-    return replace(first, stages=(first, *rest))
-
-
-def hosts_of(machine: Machine) -> list[Host]:
-    """Return the host of each kind of accelerator: one, unless stages differ."""
-    if not machine.stages:
-        return [machine.host]
-    from glmplan.io.machines.mixed import only_kind
-
-    return [only_kind(machine.host, name) for name in dict.fromkeys(machine.stages)]
-
-
 def partitions(layers: int, stages: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the partitions in which stages of one kind have equal layers.
 
@@ -121,38 +102,32 @@ def partitions(layers: int, stages: tuple[str, ...]) -> tuple[tuple[int, ...], .
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Requests that the stages should hold."""
-
-    full: TokenCount  # the longest one
-    length: TokenCount  # each of the users'
-    users: int  # [-]
-
-
-def best_partition(machine: Machine, memory: RankMemory, pools: tuple[PoolTerms, ...], wanted: Held) -> int:
+def best_partition(
+    machine: Machine, memory: RankMemory, pools: tuple[PoolTerms, ...],
+    longest: TokenCount, length: TokenCount, users: int,
+) -> int:  # fmt: skip
     """Return the index of the best partition of layers over unlike stages.
 
-    `memory`: a layout for each partition, with its `pools`. The order: the longest request fits, or the fewest bytes
-    are missing; most users are within the lower bound of the pool, then within the pool; the slowest stage is the
-    fastest; the pool is the largest.
+    `memory`: a layout for each partition, with its `pools`. The order: the `longest` request fits, or the fewest bytes
+    are missing; most `users` with requests of this `length` are within the lower bound of the pool, then within the
+    pool; the slowest stage is the fastest; the pool is the largest.
 
     Notes
     -----
     The time of a stage is its layers over the bandwidth of its accelerator. Not modelled: the embedding and the output
     layer in the time of a stage, layers of different size.
     """
-    part = memory_of(machine)
+    part = machine.memory
     full, low, held = (
-        np.minimum(requests_that_fit(memory, part, float(length), quantile=quantile, pools=pools), most)
-        for length, quantile, most in (
-            (wanted.full, 0.0, 1),
-            (wanted.length, -QUANTILE_90, wanted.users),
-            (wanted.length, 0.0, wanted.users),
+        np.minimum(requests_that_fit(memory, part, float(tokens), quantile=quantile, pools=pools), most)
+        for tokens, quantile, most in (
+            (longest, 0.0, 1),
+            (length, -QUANTILE_90, users),
+            (length, 0.0, users),
         )
     )
     rates = [load_accelerator(name).need("memory_bandwidth") for name in machine.stages]
     slowest = np.max([stage.layers / rate for stage, rate in zip(memory.stages, rates, strict=True)], axis=0)
-    pool = kv_pool(memory, part, context=float(wanted.length), pools=pools)
+    pool = kv_pool(memory, part, context=float(length), pools=pools)
     lacking = np.where(full > 0, 0.0, -pool.bytes)
     return int(np.lexsort((-pool.tokens, slowest, -held, -low, lacking, -full))[0])

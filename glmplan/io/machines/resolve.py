@@ -11,6 +11,7 @@ from glmplan.catalog.caching import remembered
 from glmplan.catalog.entries.accelerators import in_one_line, load_accelerator, outside_catalog, split_count
 from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
+from glmplan.costs.memory.settings import PartMemory, part_memory
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
 from glmplan.units import GIB, Bytes, BytesPerSecond, Watts
@@ -73,6 +74,23 @@ class Machine:
     def mixed(self) -> bool:
         """Return True if accelerators of several kinds work together."""
         return bool(self.shares or self.stages)
+
+    @property
+    def memory(self) -> PartMemory:
+        """Return the memory of an accelerator, of each stage if they differ."""
+        if not self.stages:
+            return part_memory(self.accelerator)
+        first, *rest = (part_memory(load_accelerator(name)) for name in self.stages)
+        return replace(first, stages=(first, *rest))
+
+    @property
+    def hosts(self) -> list[Host]:
+        """Return the host with each kind of accelerator that has stages."""
+        if not self.stages:
+            return [self.host]
+        from glmplan.io.machines.mixed import only_kind
+
+        return [only_kind(self.host, name) for name in dict.fromkeys(self.stages)]
 
     @property
     def part(self) -> str:
