@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         simulate,
         step_time,
     )
-    from glmplan.planner.capacity import MemoryPlan
     from glmplan.planner.make_plan import FitAnswer
+    from glmplan.planner.pool import MemoryPlan
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import Figure, Prediction
@@ -94,7 +94,7 @@ _PLACES = {
         "Deployed", "Listing", "StepTimes", "deployment", "fit", "hardware", "kept", "memory", "models", "predict",
         "safe", "simulate", "step_time",
     ),
-    "glmplan.planner.capacity": ("MemoryPlan",),
+    "glmplan.planner.pool": ("MemoryPlan",),
     "glmplan.planner.make_plan": ("FitAnswer",),
     "glmplan.prediction.deployment": ("Deployment",),
     "glmplan.prediction.load": ("Load",),

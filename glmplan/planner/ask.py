@@ -20,9 +20,10 @@ from glmplan.catalog.tables import frame_of, frame_of_columns, table_text
 from glmplan.costs.blocks.stack import model_cache_bytes_per_token, model_parameters
 from glmplan.costs.points import StepPoints
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
-from glmplan.planner.capacity import Holding, MemoryPlan
+from glmplan.planner.capacity import Holding
 from glmplan.planner.formats import best_format
 from glmplan.planner.make_plan import FitAnswer, fit_answer
+from glmplan.planner.pool import MemoryPlan
 from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, check_images, chosen, inputs_of, kept_of, safe_of, service_of

@@ -12,7 +12,6 @@ import numpy as np
 
 from glmplan.catalog.caching import remembered
 from glmplan.catalog.engines.limitations import OPTIONS, conditions_of, host_options, judge, load_engine
-from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.blocks.stack import model_features
 from glmplan.costs.memory.pool import (
     KvPool,
@@ -25,12 +24,13 @@ from glmplan.costs.memory.pool import (
     stage_pools,
 )
 from glmplan.costs.memory.ranks import RankMemory, keeps_index, rank_memory
-from glmplan.costs.memory.settings import MemorySettings, PartMemory, part_memory
+from glmplan.costs.memory.settings import MemorySettings, PartMemory
 from glmplan.costs.memory.shards import Server, SplitBlock, split_block
 from glmplan.costs.points import Layout
 from glmplan.planner.longest import Launched, launched_context
-from glmplan.planner.pool import Pool, memory_rows
+from glmplan.planner.pool import Pool
 from glmplan.planner.question import Asked
+from glmplan.planner.stages import best_partition, partitions
 from glmplan.prediction.deployment import (
     experts_of,
     experts_problem,
@@ -42,9 +42,6 @@ from glmplan.prediction.deployment import (
 from glmplan.units import QUANTILE_90, Bytes, Ratio, TokenCount, Tokens
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from glmplan.catalog.schema.accelerator import Accelerator
     from glmplan.catalog.schema.engine import Conditions, Wall
     from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 
@@ -52,7 +49,6 @@ __all__ = [
     "LOW",
     "MAY_START",
     "Holding",
-    "MemoryPlan",
     "Obstacles",
     "Ranks",
     "Terms",
@@ -65,40 +61,6 @@ __all__ = [
     "stage_ranks",
     "wall_of_split",
 ]
-
-
-@dataclass(frozen=True, repr=False)
-class MemoryPlan:
-    """Memory of every rank of a plan.
-
-    Attributes
-    ----------
-    title : str
-        Model, checkpoint and layout.
-    ranks : tuple of MemoryBudget
-        The parts of each rank, [B]
-    pool, pool_low, pool_high : float
-        KV cache pool in requests of the asked length, and its 90 % interval, [token]
-    """
-
-    title: str
-    ranks: tuple[MemoryBudget, ...]
-    pool: float
-    pool_low: float
-    pool_high: float
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per rank; the column names carry the units."""
-        return frame_of(memory_rows(self.ranks))
-
-    def __repr__(self) -> str:
-        return (
-            f"<MemoryPlan {self.title}: pool {self.pool:,.0f} tokens ({self.pool_low:,.0f} to {self.pool_high:,.0f}), "
-            f"{len(self.ranks)} ranks>"
-        )
-
-    def __str__(self) -> str:
-        return f"{self!r}\n{table_text(memory_rows(self.ranks))}"
 
 
 #: what follows from a split block, with the sentence and severity that `Wall` holds
@@ -206,6 +168,7 @@ class Terms:
     blocked: Wall | None = None  # a limitation without a workaround
     replicas: int = 1  # servers of this layout, each with its own accelerators, behind a router, [-]
     prefill: int = 0  # servers among them that only compute prompts and transfer the KV cache, [-]
+    layers: tuple[int, ...] = ()  # layers of each pipeline stage, where the stages are on unlike accelerators
 
     @property
     def decoding(self) -> int:
@@ -232,7 +195,8 @@ class Terms:
         """The layout in words."""
         if self.prefill:
             return f"{self.prefill} prefill + {self.decoding} decode × {layout_name(*self.layout)}"
-        return layout_name(*self.layout, self.replicas)
+        layers = f" ({'+'.join(map(str, self.layers))} layers)" * bool(self.layers)
+        return layout_name(*self.layout, self.replicas) + layers
 
 
 def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1, replicas: int = 1) -> str:
@@ -283,25 +247,27 @@ class Obstacles:
         named = f"{asked.settings.attention_backend.lower()}-attention-backend"
         self.options = options = options | ({named} & set(OPTIONS))
         version = asked.runs_as
-        found = conditions_of(
-            asked.machine.host,
-            asked.model,
-            engine=asked.engine,
-            features=model_features(asked.model),
-            options=options,
-            engine_version=version,
-            weights=_weights_name(asked),
-            files=asked.checkpoint.form,
-            context=asked.full_request if asked.context else None,
-        )
-        self.base = replace(found, memory_fraction=asked.settings.memory_fraction)
-        self.sorted = _sorted(self.base, options)
+        self.kinds: list[tuple[Conditions, _Sorted]] = []
+        for host in asked.machine.hosts:
+            found = conditions_of(
+                host,
+                asked.model,
+                engine=asked.engine,
+                features=model_features(asked.model),
+                options=options,
+                engine_version=version,
+                weights=_weights_name(asked),
+                files=asked.checkpoint.form,
+                context=asked.full_request if asked.context else None,
+            )
+            base = replace(found, memory_fraction=asked.settings.memory_fraction)
+            self.kinds.append((base, _sorted(base, options)))
         self.known: dict[Conditions, tuple[Wall, ...]] = {}
 
-    def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
-        """Return the conditions of a layout."""
+    def conditions(self, terms: Terms, *, users: int = 1, kind: int = 0) -> Conditions:
+        """Return the conditions of a layout, on one kind of accelerator."""
         return replace(
-            self.base,
+            self.kinds[kind][0],
             options=self.options | host_options(self.asked.machine.host, terms.tp),
             count=terms.server,
             tp=terms.tp,
@@ -316,11 +282,17 @@ class Obstacles:
         )
 
     def standing(self, terms: Terms, *, users: int = 1) -> tuple[Wall, ...]:
-        """Return the limitations that apply to a layout."""
-        given = self.conditions(terms, users=users)
+        """Return the limitations that apply to a layout, on any accelerator."""
+        found = (self._standing(terms, users, kind) for kind in range(len(self.kinds)))
+        walls = {wall.id: wall for one in found for wall in one}
+        return tuple(sorted(walls.values(), key=lambda wall: _SEVERITIES.index(wall.severity)))
+
+    def _standing(self, terms: Terms, users: int, kind: int) -> tuple[Wall, ...]:
+        """Return the limitations that apply on one kind of accelerator."""
+        given, rules = self.conditions(terms, users=users, kind=kind), self.kinds[kind][1]
         if given not in self.known:
-            found, judged = list(self.sorted.always), self.sorted.judged
-            for wall, asks in self.sorted.sometimes:
+            found, judged = list(rules.always), rules.judged
+            for wall, asks in rules.sometimes:
                 key = (wall.id, asks(given))
                 if key not in judged:
                     if len(judged) >= _REMEMBERED:
@@ -328,7 +300,7 @@ class Obstacles:
                     judged[key] = judge(wall, given) == "stands"
                 if judged[key]:
                     found.append(wall)
-            self.known[given] = tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+            self.known[given] = tuple(found)
         return self.known[given]
 
     def settle(self, terms: Terms, *, mtp_given: bool = True, ep_given: bool = False) -> Terms:
@@ -620,9 +592,8 @@ class Ranks:
     def __init__(self, asked: Asked, found: list[tuple[int, int, int, int, int]]) -> None:
         self.asked = asked
         self.found = list(found)
-        self.part = part_memory(asked.machine.accelerator)
-        self._memory: dict[tuple[str, bool, bool], RankMemory] = {}
-        self._held: dict[tuple[str, bool, bool, bool], _Arrays] = {}
+        self._memory: dict[tuple[object, ...], RankMemory] = {}
+        self._held: dict[tuple[object, ...], _Arrays] = {}
 
     def hold(self, terms: Terms) -> Holding:
         """Return the memory of one layout with its settled settings."""
@@ -631,13 +602,16 @@ class Ranks:
             self.found.append(layout)
             self._memory.clear()
             self._held.clear()
-        form = (terms.kv, terms.mtp > 0, terms.indexer)
+        machine = self.asked.machine
+        if machine.stages and not terms.layers:
+            terms = _dealt(self.asked, terms)
+        form = (terms.kv, terms.mtp > 0, terms.indexer, terms.layers)
         if form not in self._memory:
             self._memory[form] = _ranks(self.asked, self.found, terms)
         key = (*form, terms.graphs)
         if key not in self._held:
-            pools = _pools(self._memory[form], self.asked.machine.accelerator, settings_of(self.asked, terms))
-            self._held[key] = _arrays(self.asked, pools, form[:2])
+            pools = _pools(self._memory[form], machine.memory, settings_of(self.asked, terms))
+            self._held[key] = _arrays(self.asked, pools, (terms.kv, terms.mtp > 0))
         return self._on_host(self._held[key].at(self.found.index(layout), terms))
 
     def _on_host(self, holding: Holding) -> Holding:
@@ -663,18 +637,31 @@ class Ranks:
 
 def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
     """Return the launch settings of a layout that affect memory."""
-    return replace(asked.settings, graphs=terms.graphs).memory(
+    found = replace(asked.settings, graphs=terms.graphs).memory(
         engine=asked.engine,
         version=asked.engine_version,
         accelerator=asked.machine.part,
         indexer=terms.indexer,
         draft_tokens=terms.mtp,
     )
+    return replace(found, partitions=(terms.layers,)) if terms.layers else found
 
 
-def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
+def _dealt(asked: Asked, terms: Terms) -> Terms:
+    """Return a layout with the layers of its unlike stages."""
+    tried = partitions(len(asked.model.layer_names), asked.machine.stages)
+    ranks = _ranks(asked, [terms.layout] * len(tried), terms, tried)
+    found = _pools(ranks, asked.machine.memory, settings_of(asked, terms))
+    wanted = asked.full_request, asked.user_tokens, asked.most_users
+    return replace(terms, layers=tried[best_partition(asked.machine, found.memory, found.of, *wanted)])
+
+
+def _ranks(
+    asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms, tried: tuple[tuple[int, ...], ...] = ()
+) -> RankMemory:
     # CUDA graphs are counted apart from the ranks: capturing them changes nothing here
-    settings = replace(settings_of(asked, terms), graphs=False)
+    settings = settings_of(asked, terms)
+    settings = replace(settings, graphs=False, partitions=tried or settings.partitions)
     form, memory = (terms.kv, terms.mtp > 0), asked.machine.accelerator.memory
     return _held_by_ranks(asked.model, asked.checkpoint, tuple(found), form, settings, memory)
 
@@ -694,10 +681,10 @@ def _held_by_ranks(
     return rank_memory(model, checkpoint, layout=layout, kv=kv, settings=settings, mtp=mtp, memory=memory)
 
 
-@remembered(records=2)
-def _pools(held: RankMemory, accelerator: Accelerator, settings: MemorySettings) -> _Pools:
+@remembered(records=1)
+def _pools(held: RankMemory, part: PartMemory, settings: MemorySettings) -> _Pools:
     """Return the KV pool of every stage, independent of the requests."""
-    memory, part = replace(held, settings=settings), part_memory(accelerator)
+    memory = replace(held, settings=settings)
     return _Pools(memory, part, stage_pools(memory, part))
 
 
@@ -832,7 +819,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     Users are spread evenly over the servers; the limit of the model applies; 0 if no request fits.
     """
     terms = holding.terms
-    alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.accelerator, settings_of(asked, terms))
+    alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.memory, settings_of(asked, terms))
     limit = asked.longest_request
     memory, pools = alone.memory, alone.of
     if keeps_index(asked.model, memory.settings) and memory.settings.longest is None and holding.context < limit:

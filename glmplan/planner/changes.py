@@ -245,7 +245,7 @@ def _changes(solution: Solution, *, engines: bool) -> list[Looked]:
         found += list(make(solution))
     if verdict == "fits":
         found += _fewer(solution)
-    found += _more(solution, verdict)
+    found += [*_all_kinds(solution), *_more(solution, verdict)]
     found += _smaller_checkpoints(solution, verdict)
     found += _relatives(solution, verdict)
     if engines or verdict != "fits" or (first.alone and first.knowledge not in _MEASURED):
@@ -261,7 +261,7 @@ def _own_choices(solution: Solution) -> Iterator[Looked]:
     degrees = [name for name in DEGREES if getattr(asked, name) is not None]
     kinds: tuple[tuple[str, bool, dict[str, object]], ...] = (
         ("kv", asked.kv is not None, {"kv": None}),
-        ("layout", bool(degrees) and not asked.prefill, dict.fromkeys(DEGREES)),
+        ("layout", bool(degrees) and not asked.prefill and not asked.machine.mixed, dict.fromkeys(DEGREES)),
     )
     for name, typed, changes in kinds:
         other = tried(asked.but(**changes), solution.options) if typed else None
@@ -291,8 +291,8 @@ def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:
 def _engines(solution: Solution) -> Iterator[Looked]:
     """Return other engines that read the same files or have own checkpoints."""
     asked, kept = solution.asked, solution.asked.checkpoint
-    if asked.machine.shares:
-        return  # no other engine deals layers to accelerators of several kinds
+    if asked.machine.mixed:
+        return  # each engine deals layers to accelerators of several kinds in its own way
     from glmplan.planner.moved_experts import moved_words
     from glmplan.planner.moved_search import with_moved_experts
 
@@ -532,6 +532,19 @@ def _fewer(solution: Solution) -> Iterator[Looked]:
         if other is not None and verdict_of(other.asked, other.ranked[0]) == "fits":
             yield looked_at("fewer", f"smallest number that fits: {number}", f"--on {machine.text}", other)
             return
+
+
+def _all_kinds(solution: Solution) -> Iterator[Looked]:
+    """Return a pipeline stage on each accelerator, of all kinds."""
+    asked, running = solution.asked, load_engine(solution.asked.engine).running
+    left = asked.machine.left_out and running is not None and running.stage_layers is not None
+    if not left or any(getattr(asked, name) is not None for name in DEGREES):
+        return
+    machine = asked.machine.in_stages(1)
+    if machine.mixed:
+        other = tried(asked.but(machine=machine, tp=1, pp=machine.count, dp=1, replicas=1), solution.options)
+        if other is not None:
+            yield looked_at("stages", f"a stage on each of {machine.count} GPUs", f"--pp {machine.count}", other)
 
 
 def _more(solution: Solution, verdict: str) -> Iterator[Looked]:

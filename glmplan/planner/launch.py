@@ -20,6 +20,7 @@ from glmplan.catalog.engines.recipes import (
     options_file,
     options_of_plans,
 )
+from glmplan.catalog.entries.hosts import load_machine
 from glmplan.catalog.schema.engine import version_key
 from glmplan.costs.blocks.stack import is_indexed, mixers_of, model_features
 from glmplan.planner.capacity import LOW, Holding, contexts_of
@@ -72,7 +73,12 @@ def with_recipe(
         if option_name(option) not in _said(words) and _knows(names, option_name(option))
     ]
     words = (*words, *asks)
-    variables = {one.partition("=")[0]: one for wall in limitations for one in wall.environment}
+    told = (*_stage_variables(asked, holding), *(one for wall in limitations for one in wall.environment))
+    variables = {one.partition("=")[0]: one for one in told}
+    if asked.machine.stages:
+        order = ", ".join(asked.machine.stages)
+        notes += (f"the visible devices are the cards in the order of the stages ({order}) by their place in --on: "
+                  "compare it with nvidia-smi -L",)  # fmt: skip
     recipe = recipe_for(asked, holding.terms.accelerators)
     if recipe is None:
         return _started_with(variables, words), notes
@@ -97,6 +103,22 @@ def with_recipe(
     elif unknown:
         notes += (f"omitted, unknown to {asked.engine} {release}: {', '.join(unknown)}",)
     return _started_with(variables, (*words, *added)), notes
+
+
+#: maker → variables that choose devices and their order; vLLM asks for the first where cards differ
+_DEVICES = {"NVIDIA": ("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES"), "AMD": ("HIP_VISIBLE_DEVICES",)}
+
+
+def _stage_variables(asked: Asked, holding: Holding) -> tuple[str, ...]:
+    """Return the variables for the layers of unlike stages and their cards."""
+    machine, running = asked.machine, load_engine(asked.engine).running
+    if not machine.stages or running is None or running.stage_layers is None:
+        return ()
+    names, kinds = load_machine(machine.text).accelerator_names, [name for name, _ in machine.kinds]
+    places = ",".join(map(str, sorted(range(len(names)), key=lambda place: kinds.index(names[place]))))
+    *order, devices = _DEVICES.get(machine.accelerator.vendor, ("",))
+    layers = f"{running.stage_layers.variable}={','.join(map(str, holding.terms.layers))}"
+    return (*order, *([f"{devices}={places}"] if devices else ()), layers)
 
 
 def _said(words: tuple[str, ...]) -> set[str]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glmplan.catalog.tables import frame_of, table_text
 from glmplan.costs.memory.pool import MemoryBudget
 from glmplan.units import GIB, TokenCount, Tokens
 
-__all__ = ["MEMORY_COLUMNS", "Pool", "memory_rows"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["MEMORY_COLUMNS", "MemoryPlan", "Pool", "memory_rows"]
 
 
 #: columns of a rank's memory beside its label, in order
@@ -80,3 +84,37 @@ class Pool:
         """Return the pool of one of several servers."""
         parts = (self.tokens, self.low, self.high, self.held, self.held_low)
         return Pool(self.length, *(one / servers for one in parts))
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryPlan:
+    """Memory of every rank of a plan.
+
+    Attributes
+    ----------
+    title : str
+        Model, checkpoint and layout.
+    ranks : tuple of MemoryBudget
+        The parts of each rank, [B]
+    pool, pool_low, pool_high : float
+        KV cache pool in requests of the asked length, and its 90 % interval, [token]
+    """
+
+    title: str
+    ranks: tuple[MemoryBudget, ...]
+    pool: float
+    pool_low: float
+    pool_high: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per rank; the column names carry the units."""
+        return frame_of(memory_rows(self.ranks))
+
+    def __repr__(self) -> str:
+        return (
+            f"<MemoryPlan {self.title}: pool {self.pool:,.0f} tokens ({self.pool_low:,.0f} to {self.pool_high:,.0f}), "
+            f"{len(self.ranks)} ranks>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{table_text(memory_rows(self.ranks))}"

@@ -18,12 +18,12 @@ from glmplan.catalog.formats import KV_FORMATS
 from glmplan.catalog.schema.engine import EngineDefaults
 from glmplan.catalog.schema.model import Checkpoint, ModelSpec
 from glmplan.costs.blocks.stack import mtp_blocks
-from glmplan.costs.memory.settings import load_memory_fit
 from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import HostMemory, Machine, resolve_machine
 from glmplan.io.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.io.models.drafters import FREE_DRAFTERS, drafter_name, published_lengths, with_drafter
 from glmplan.io.models.resolve import resolve_model
+from glmplan.planner.stages import instead_of, with_all_kinds
 from glmplan.prediction.deployment import (
     Settings,
     context_problem,
@@ -114,6 +114,9 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
 def power_limit_asked(limit: Watts | None, machine: Machine, assumed: list[str]) -> Watts | None:
     """Return the power limit of each accelerator; None where it is the rating."""
     part = machine.accelerator
+    if limit is not None and machine.stages:
+        message = "is not planned for pipeline stages on accelerators of several kinds: leave it out"
+        raise SpecError(message, field="--power-limit", value=f"{limit:g} W")
     if machine.shares:  # unlike cards that are planned as one: the strongest tells what no card takes
         part = max((load_accelerator(name) for name, _ in machine.kinds), key=lambda one: one.tdp or 0.0)
     if limit is not None:
@@ -387,7 +390,8 @@ def check_layout(asked: Asked, given: dict[str, int | None]) -> None:
     used = tp * pp * dp * replicas
     if used > count:
         raise SpecError(
-            f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; {machine.instead(used)}",
+            f"takes {used} accelerators and {machine.text} has {count}{machine.beside}; "
+            f"{instead_of(machine, asked.engine, used)}",
             field="layout",
             value=words,
         )
@@ -553,6 +557,11 @@ class Asked:
         running = load_engine(self.engine).running
         return running is not None and running.divided_experts
 
+    @property
+    def most_users(self) -> int:
+        """Users of one launch: the usual number, or more if given, [-]"""
+        return max(usual_users(self.machine), self.users[-1] * self.users_given)
+
     @cached_property
     def defaults(self) -> EngineDefaults:
         """Scheduler defaults of the engine with the explicit options."""
@@ -620,7 +629,7 @@ def read_words(words: PlanRequest) -> Asked:
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    machine, words = _with_all_kinds(machine, words, engine)
+    machine, words = with_all_kinds(machine, words, engine) if machine.kinds else (machine, words)
     kv = _kv(words.kv, engine)
     degrees = {name: getattr(words, name) for name in DEGREES}
     prefill = servers_apart(words.disaggregated, degrees)
@@ -687,24 +696,6 @@ def _with_free_share(asked: Asked) -> Asked:
 
 def _free_share(asked: Asked) -> Ratio | None:
     return asked.machine.accelerator.free_share if load_memory_rule(asked.engine).checks_free else None
-
-
-def _with_all_kinds(machine: Machine, words: PlanRequest, engine: str) -> tuple[Machine, PlanRequest]:
-    """Return the machine with all its kinds where layers are dealt.
-
-    One kind alone where a layout was given, or where the engine splits matrices. A stage on each accelerator is no
-    other layout than dealt layers.
-    """
-    running = load_engine(engine).running
-    if running is None or not running.whole_layers or len(machine.kinds) < 2:
-        return machine, words
-    given = {name: number for name in DEGREES if (number := getattr(words, name)) is not None}
-    if given.pop("pp", None) == sum(count for _, count in machine.kinds) and set(given.values()) <= {1}:
-        words = words.model_copy(update={"pp": None})
-    elif any(getattr(words, name) for name in ("tp", "pp", "dp", "ep")) or (words.replicas or 1) > 1:
-        return machine, words
-    beside = load_memory_rule(engine).free_target + load_memory_fit().context["single"].mean
-    return machine.one_after_another(beside), words
 
 
 def _through_front_end(words: PlanRequest, model: ModelSpec, machine: Machine, assumed: list[str]) -> PlanRequest:

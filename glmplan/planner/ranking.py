@@ -239,7 +239,11 @@ def _decoding_only(found: Prediction) -> Prediction:
 @remembered(records=2, most=512)
 def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     """Return the deployment of a layout: one server."""
-    part = asked.machine.accelerator
+    part, stages = asked.machine.accelerator, tuple(zip(asked.machine.stages, terms.layers, strict=True))
+    if stages:
+        from glmplan.io.machines.mixed import of_stages
+
+        part = of_stages(stages)
     if not prompts_timed(asked) and not part.runs_on_one_memory:
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return deploy(
@@ -260,6 +264,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         ),
         power_limit=asked.machine.limit_of(asked.power_limit),
         assumed=unstated_of(asked),
+        stages=stages,
     ).remembered()
 
 

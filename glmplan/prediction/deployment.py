@@ -221,6 +221,9 @@ class Deployment:
         Power limit of each accelerator, [W]; None is the rating.
     assumed : tuple of str
         Kinds of settings that are not stated, see `glmplan.prediction.assumptions`; empty for a launch command.
+    stages : tuple of (str, int)
+        Accelerator and layers of each pipeline stage, where they are of several kinds; `accelerator` has the mean
+        rates.
     """
 
     model: ModelSpec
@@ -246,6 +249,7 @@ class Deployment:
     offload: Offload | None = None
     power_limit: float | None = None
     assumed: tuple[str, ...] = ()
+    stages: tuple[tuple[str, int], ...] = ()
 
     def __repr__(self) -> str:
         form = f"{self.kv} cache" + f", {self.draft_tokens} speculative tokens" * bool(self.draft_tokens)
@@ -407,6 +411,12 @@ class Deployment:
     def indexer(self) -> bool:
         """Return True if the sparse-attention indexer is loaded and cached."""
         return keeps_indexer(self.engine, self.sparse)
+
+    @property
+    def kinds(self) -> dict[str, Deployment]:
+        """Return the deployment on each kind of accelerator alone, by name."""
+        names = dict.fromkeys(name for name, _ in self.stages)
+        return {name: replace(self, accelerator=load_accelerator(name), stages=()).remembered() for name in names}
 
     def with_layout(
         self, link: LayoutLinks, *, tp: int, pp: int = 1, dp: int = 1, ep: int = 1, dcp: int = 1

@@ -105,6 +105,7 @@ KNOWN_AS: dict[str, str] = {
     "group_release": "same model, accelerator and engine measured; layout and engine version extrapolated",
     "pair": "model and accelerator measured separately on this engine, the accelerator in this weight format",
     "adapters": "same model, accelerator and engine measured without LoRA adapters; adapters extrapolated",
+    "unlike": "pipeline stages on accelerators of several kinds, never measured together",
     "apart": "separate prefill and decode servers, never measured together",
     "format": "model and accelerator measured separately on this engine, the accelerator never in this weight format",
     "accelerator": "accelerator measured on this engine, model extrapolated",

@@ -395,11 +395,16 @@ _NO_RELEASE = frozenset((*_OTHER_RELEASE.values(), *NEVER_THERE))
 def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str, fit: Effects) -> tuple[str, str]:
     """Return the evidence level and the level whose intervals apply.
 
-    No run with LoRA adapters was measured. The intervals of a measured configuration or group come from errors on what
-    one campaign measured and others predict, because other machines and builds differ.
+    No run with LoRA adapters was measured, and none with unlike pipeline stages, whose weakest accelerator counts. The
+    intervals of a measured configuration or group come from errors on what one campaign measured and others predict,
+    because other machines and builds differ.
     """
     if deployment.settings.adapters and knowledge in ("site", *_OTHER_RELEASE):
         return "adapters", "pair" if knowledge == "site" else "format"
+    if deployment.stages:
+        levels = [knowledge_class(fit.sum_of(keys_of(one))[1]) for one in deployment.kinds.values()]
+        weakest = max((*levels, "unlike"), key=list(KNOWN_AS).index)
+        return weakest, "format" if weakest == "unlike" else weakest
     same_release = knowledge not in _OTHER_RELEASE or measured_build(fit, release_key)
     return knowledge if same_release else _OTHER_RELEASE[knowledge], knowledge
 

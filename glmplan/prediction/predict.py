@@ -449,15 +449,20 @@ def _of_all(loads: tuple[Load, ...], parts: list[Prediction]) -> Prediction:
 def _predict_whole(cases: Sequence[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     """Return predictions of loads that are equal on all replicas."""
     predictions: list[Prediction | None] = [None] * len(cases)
-    together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
+    together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d) and not d.stages]
     for place, prediction in zip(together, _on_accelerators([cases[n] for n in together], effects), strict=True):
         predictions[place] = prediction
     for place, (d, load, _) in enumerate(cases):
         if predictions[place] is None:
             drafting = d.acceptance_deviation
-            evidence = (
-                evidence_unified_memory(d, load) if d.offload is None else evidence_of_offloading(drafting=drafting)
-            )
+            if d.stages:
+                fit = effects or load_effects(d.engine)
+                [of] = _learnt([(d, None)], fit)
+                evidence = evidence_from_fit(d, load, of.keys, of.levels, of.ttft_scale, fit)
+            elif d.offload is None:
+                evidence = evidence_unified_memory(d, load)
+            else:
+                evidence = evidence_of_offloading(drafting=drafting)
             predictions[place] = predict_steps(step_model_of(d), load, evidence)
     return [one for one in predictions if one is not None]
 

@@ -22,6 +22,7 @@ from glmplan.catalog.schema.accelerator import Accelerator
 from glmplan.costs.network.links import LinksByPoint
 from glmplan.costs.points import Layout, StepPoints
 from glmplan.costs.step.model import (
+    GPU_COMPONENTS,
     PARAMETERS,
     FrontPoints,
     GpuSteps,
@@ -31,6 +32,7 @@ from glmplan.costs.step.model import (
     front_work,
     least_seconds,
     prompt_launches,
+    step_times,
 )
 from glmplan.costs.step.structure import StepWork
 from glmplan.costs.step.work import SLOTS, step_work
@@ -52,6 +54,7 @@ from glmplan.units import Tokens, Watts
 
 __all__ = [
     "LimitedSteps",
+    "StagedSteps",
     "alike",
     "bounded_tables",
     "check_answerable",
@@ -77,7 +80,7 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
     d = deployment
     return (d.model.name, id(d.checkpoint), id(d.accelerator), d.kv, d.engine, d.sparse, d.draft_tokens,
             d.settings.attention_backend, d.settings.expert_kernels, d.kernel_release,
-            d.settings.gathers_latents, d.prompt_tail)  # fmt: skip
+            d.settings.gathers_latents, d.prompt_tail, d.stages)  # fmt: skip
 
 
 def step_tables(
@@ -202,6 +205,49 @@ class LimitedSteps:
                        self.limit)  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedSteps:
+    """Step model of pipeline stages on unlike accelerators.
+
+    Notes
+    -----
+    A stage takes its share of the layers of the time that the whole pass takes on its kind of accelerator. A pass is
+    the sum of the stages. With more micro-batches in flight the slowest stage sets the rate: each batch returns to it
+    after all batches have passed it. Not modelled: layers of different size; the embedding and the output layer, which
+    count with the layers; prompts that do not fill the stages.
+    """
+
+    kinds: tuple[GpuSteps, ...]  # on each kind of accelerator alone
+    shares: tuple[tuple[int, float], ...]  # of each stage: its kind and its share of the layers
+
+    @property
+    def components(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the components of a step."""
+        return GPU_COMPONENTS
+
+    @property
+    def times_prompts(self) -> bool:
+        """Return True: prompts are timed by their arithmetic."""
+        return True
+
+    def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
+        """Return seconds (n,) and breakdown (n, k) of steps."""
+        found = [kind.times(points, front) for kind in self.kinds]
+        stages = [share * found[kind].seconds for kind, share in self.shares]
+        passage = step_times(
+            np.sum([share * found[kind].seconds[:, None] * found[kind].shares for kind, share in self.shares], axis=0)
+        )
+        depth = len(self.shares)
+        batches = np.where(points.prefill_tokens > 0, depth, np.minimum(points.decode_requests, depth))
+        return StepTime(np.maximum(passage.seconds, batches * np.max(stages, axis=0)), passage.shares)
+
+    def least(self, points: StepPoints) -> np.ndarray:
+        """Return the lower bound of steps: bytes at the data-sheet bandwidth."""
+        each = [least_seconds(kind.structure, layout=kind.layout, points=points) for kind in self.kinds]
+        result: np.ndarray = np.sum([share * each[kind] for kind, share in self.shares], axis=0)
+        return result
+
+
 #: links timed by the protocols of `glmplan.costs.network`, not by an accelerator's kernel table
 _WIRED = ("pcie", "fabric")
 _PAYLOAD = PARAMETERS.index("collective_bytes_slowdown")
@@ -248,8 +294,8 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
 def step_model_of(deployment: Deployment, *, effects: Effects | None = None) -> StepModel:
     """Return the step model of a deployment, used by every command.
 
-    `HostedSteps` with weights in host memory, `OneMemorySteps` for unified memory without a published matrix rate, else
-    `GpuSteps`; `LimitedSteps` around it under a power limit.
+    `HostedSteps` with weights in host memory, `OneMemorySteps` for unified memory without a published matrix rate,
+    `StagedSteps` for unlike pipeline stages, else `GpuSteps`; `LimitedSteps` around it under a power limit.
 
     Examples
     --------
@@ -275,14 +321,22 @@ def step_model_of(deployment: Deployment, *, effects: Effects | None = None) -> 
         from glmplan.costs.offload.work import load_offload_fit
 
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, load_offload_fit(), d.kv, tokens)
-    effects = effects or load_effects(d.engine)
-    total, _ = effects.sum_of(keys_of(d))
-    steps = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
+    if d.stages:
+        names, layers = list(d.kinds), sum(count for _, count in d.stages)
+        shares = tuple((names.index(name), count / layers) for name, count in d.stages)
+        return StagedSteps(tuple(_gpu_steps(one, effects) for one in d.kinds.values()), shares)
+    steps = _gpu_steps(d, effects)
     part, limit = d.rated
     if limit is None:
         return steps
     check_limit(part, limit)
     return LimitedSteps(steps, part, limit)
+
+
+def _gpu_steps(d: Deployment, effects: Effects | None) -> GpuSteps:
+    """Return the step model of equal accelerators at their rating."""
+    total, _ = (effects or load_effects(d.engine)).sum_of(keys_of(d))
+    return GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
 
 
 def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
@@ -300,9 +354,22 @@ def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
     if isinstance(model, LimitedSteps):
         rated = without_hiding(model.rated)
         return None if rated is None else (replace(model, rated=rated[0]), rated[1])
-    if not isinstance(model, GpuSteps) or not model.structure.shared_beside or not model.structure.shares:
+    if isinstance(model, StagedSteps):
+        most = max(map(_hidden_tokens, model.kinds))
+        return (replace(model, kinds=tuple(map(_all_shown, model.kinds))), most) if most else None
+    if not isinstance(model, GpuSteps) or not (most := _hidden_tokens(model)):
         return None
-    return replace(model, structure=replace(model.structure, shared_beside=0.0)), model.structure.shared_beside
+    return _all_shown(model), most
+
+
+def _hidden_tokens(model: GpuSteps) -> Tokens:
+    """Return the longest step that overlaps shared with routed experts, or 0."""
+    return model.structure.shared_beside if model.structure.shares else 0.0
+
+
+def _all_shown(model: GpuSteps) -> GpuSteps:
+    """Return the model whose steps overlap nothing."""
+    return replace(model, structure=replace(model.structure, shared_beside=0.0))
 
 
 def may_hide(deployment: Deployment, points: StepPoints, tokens: Tokens) -> np.ndarray:

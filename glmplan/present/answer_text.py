@@ -67,11 +67,12 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     GPUs with equal memory share a line, with a bar if the page is wide enough.
     """
     rows = answer.ranks
-    capacity = rows[0].capacity
-    usable = rows[0].usable
-    some = f", the engine uses up to {usable / GIB:.1f}" if usable < 0.995 * capacity else ""
+    capacities, usable = (
+        " / ".join(dict.fromkeys(f"{getattr(row, name) / GIB:.1f}" for row in rows)) for name in ("capacity", "usable")
+    )
+    some = f", the engine uses up to {usable}" if rows[0].usable < 0.995 * rows[0].capacity else ""
     each = "all GPUs together" if answer.asked.machine.shares else "each GPU"
-    title = f"Memory of {each}, of {capacity / GIB:.1f} GiB addressable{some}"
+    title = f"Memory of {each}, of {capacities} GiB addressable{some}"
     out = paragraph(width, title, "")
     marks = _BAR if width >= WIDTH else _SHORT_BAR if width >= _NARROW else 0
     groups: list[tuple[list[int], MemoryBudget]] = []
@@ -418,7 +419,8 @@ def title_words(answer: AnswerRecord) -> str:
     """Return model, machine and engine of a request as the title."""
     asked = answer.asked
     machine = asked.machine
-    title = f"{asked.model.name} {asked.checkpoint.name} on {machine.count} × {machine.accelerator.full_name}"
+    count = "" if machine.mixed else f"{machine.count} × "
+    title = f"{asked.model.name} {asked.checkpoint.name} on {count}{machine.accelerator.full_name}"
     if machine.named:
         title += f" ({machine.host.name})"
     version = f" {asked.runs_as}" if asked.runs_as else ""

@@ -206,7 +206,7 @@ class _Screen:
         watts = machine.limit_of(answer.asked.power_limit) or machine.accelerator.tdp
         if watts and answer.holding is not None and self.budget["power"]:
             cards = answer.holding.terms.accelerators
-            each = "" if machine.shares else f"{cards} × {watts:g} W = "
+            each = "" if machine.mixed else f"{cards} × {watts:g} W = "
             text = f"{each}{cards * watts / 1e3:.3g} kW, accelerators only"
             yield from self._row("power", f"{text}; cost: glmplan compare", 1)
         if answer.basis and self.budget["basis"]:

@@ -260,7 +260,7 @@ def _components(
     deployment: Deployment, points: StepPoints, front: FrontPoints, weights: np.ndarray
 ) -> tuple[Seconds, list[Term]]:
     """Return the weighted sum of steps and of their components, [s]."""
-    if not runs_on_accelerators(deployment):
+    if not runs_on_accelerators(deployment) or deployment.stages:
         model = step_model_of(deployment)
         step = model.times(points, front)
         spent = (weights * step.seconds) @ step.shares

@@ -40,6 +40,7 @@ EVIDENCE_LABELS: dict[str, str] = {
     "group_release": "other layout and version",
     "pair": "model and GPU separately",
     "adapters": "without LoRA adapters",
+    "unlike": "GPUs never together",
     "apart": "not disaggregated",
     "format": "other quantization",
     "accelerator": "GPU only",

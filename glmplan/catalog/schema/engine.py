@@ -44,6 +44,7 @@ __all__ = [
     "Scheduling",
     "Severity",
     "SharedContext",
+    "StageLayers",
     "UnnamedVersion",
     "Wall",
     "When",
@@ -181,6 +182,14 @@ class Container(Frozen):
     source: str
 
 
+class StageLayers(Frozen):
+    """Layers of each pipeline stage, as a launch states them."""
+
+    variable: str  # environment variable: the layers of every stage, separated by commas
+    equal_ranks: bool = False  # True: stages on several ranks need equal memory everywhere
+    source: str
+
+
 class Running(Frozen):
     """Execution of models by an engine."""
 
@@ -201,6 +210,7 @@ class Running(Frozen):
     adapters: Adapters | None = None  # None: no source was read
     prompt_tails: PromptTails | None = None  # None: no source shows it
     shared_context: SharedContext | None = None  # None: no source shows it
+    stage_layers: StageLayers | None = None  # None: no source shows it
     even_experts: tuple[str, ...] = ()  # models, as patterns, whose expert-parallel degree must divide the experts
     #: option for routed experts on the CPU in the format of the files, by format (`Checkpoint.bulk`)
     host_experts: dict[str, str] = {}

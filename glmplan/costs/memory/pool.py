@@ -447,13 +447,45 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
 def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
     """Apply the engine's rule to each of ``memory.stages``, in order."""
     fit = fit or load_memory_fit()
-    launch = _Launch(
-        _observed(fit, memory, part),
-        _fraction(memory, part),
-        _graphs(fit, memory, part),
-        weights_interval(memory, fit),
+    parts = part.stages or (part,) * len(memory.stages)
+    least = min(parts, key=lambda one: one.total)  # an engine that looks at all ranks takes its share of the smallest
+    launches = {}
+    for one in parts:
+        launches[one] = _Launch(
+            _observed(fit, memory, one),
+            _fraction(memory, least if memory.settings.rule.pool == "before_load" else one),
+            _graphs(fit, memory, one),
+            weights_interval(memory, fit),
+        )
+    pools = tuple(
+        _stage_pool(memory, stage, one, launches[one]) for stage, one in zip(memory.stages, parts, strict=True)
     )
-    return tuple(_stage_pool(memory, stage, part, launch) for stage in memory.stages)
+    if not part.stages or memory.settings.rule.pool != "before_load":
+        return pools
+    return _of_least_free(pools, launches[parts[0]].fraction)
+
+
+def _of_least_free(pools: tuple[PoolTerms, ...], fraction: np.ndarray) -> tuple[PoolTerms, ...]:
+    """Return the pools of unlike stages in SGLang: equal bytes on all.
+
+    Free memory before and after loading is the least of all ranks, and the smallest number of tokens counts [1]_.
+
+    References
+    ----------
+    .. [1] sgl-project/sglang at 001ccef0, python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py
+       (profile_max_num_token: get_available_gpu_memory over the world group).
+    """
+    # a launch leaves 1 - share of the memory that is free before it loads
+    before = [terms.limit / fraction for terms in pools]
+    after = [terms.pool + free - terms.limit for terms, free in zip(pools, before, strict=True)]
+    first, place = np.min(before, axis=0), np.argmin(after, axis=0)
+    limit = fraction * first
+    pool = np.min(after, axis=0) - (first - limit)
+    rows = np.arange(len(place))
+    columns = {
+        name: np.stack([getattr(terms, name) for terms in pools])[place, rows] for name in ("variance", "less", "more")
+    }
+    return tuple(replace(terms, limit=limit, pool=pool, **columns) for terms in pools)
 
 
 def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch: _Launch) -> PoolTerms:
@@ -665,7 +697,9 @@ def kv_pool(
         held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
         # lower use of memory leaves more to the pool, so only memory that no pool contained counts
         least = held + np.clip(terms.pool, -QUANTILE_90 * terms.deviation(1.0), 0.0) - QUANTILE_90 * terms.graphs_sd
-        result.append((*rows, *(np.where(stage.held, item - part.total, -np.inf) for item in (held, least))))
+        result.append(
+            (*rows, *(np.where(stage.held, item - part.on(stage.index).total, -np.inf) for item in (held, least)))
+        )
     rooms, sds, means, print_mean, lows, print_low, highs, print_high, over, over_low = (
         np.stack(column) for column in zip(*result, strict=True)
     )
@@ -827,7 +861,7 @@ def budget_rows(
                 host=float(stage.host[point]),
                 total=total,
                 usable=float(terms.limit[point]),
-                capacity=part.total,
+                capacity=part.on(stage.index).total,
             )
         )
     shares = _expert_shares(memory, tp * dp, ep)

@@ -314,9 +314,8 @@ def rank_memory(
     rule = settings.rule
     every = np.broadcast_arrays(*(np.asarray(item, dtype=float) for item in layout.degrees))
     degrees = Layout(*(np.atleast_1d(item) for item in every))
-    depths, where = np.unique(np.asarray(degrees.pp, dtype=int), return_inverse=True)
-    bounds = [_stage_bounds(model, settings, int(depth)) for depth in depths]
-    deepest = int(depths[-1])
+    bounds, where = _bounds_by_layout(model, settings, np.asarray(degrees.pp, dtype=int))
+    deepest = int(np.max(degrees.pp))
     parts = segments(model, checkpoint, mtp=mtp)
     # options that move experts of layers count from the first layer, and MTP layers come after the last
     away = (1.0 if rule.host_experts else 0.0,) * 2 if settings.offloaded is None else (settings.offloaded, 0.0)
@@ -361,6 +360,17 @@ def rank_memory(
         None if split is None else _pool_shares(split, model, stages, settings, memory, drafts),
         host_cache,
     )
+
+
+def _bounds_by_layout(
+    model: ModelSpec, settings: MemorySettings, pp: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return different `_stage_bounds`, and which of them each layout has."""
+    if settings.partitions:
+        bounds = [np.cumsum((0, *layers)) for layers in settings.partitions]
+        return bounds, np.arange(len(pp)) % len(bounds)
+    depths, where = np.unique(pp, return_inverse=True)
+    return [_stage_bounds(model, settings, int(depth)) for depth in depths], where
 
 
 def _stage_bounds(model: ModelSpec, settings: MemorySettings, depth: int) -> np.ndarray:

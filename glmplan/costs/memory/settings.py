@@ -80,6 +80,8 @@ class MemorySettings:
     adapter_rank: int = 0  # rank of the buffers
     #: every TP rank holds the full image tower (``--mm-encoder-tp-mode data``, ``--mm-enable-dp-encoder``)
     whole_tower: bool = False
+    #: layers of each pipeline stage, for all layouts or for each; empty: those of the engine
+    partitions: tuple[tuple[int, ...], ...] = ()
 
     @property
     def layout(self) -> CacheLayout:
@@ -331,6 +333,11 @@ class PartMemory:
     free_before_load: Bytes | None = None  # measured, instead of the observed mean
     capability: str = ""  # compute capability, which decides the communicators; empty: unknown
     peer_to_peer: bool = True  # False only where a source says that peers cannot reach each other's memory
+    stages: tuple[PartMemory, ...] = ()  # of each pipeline stage, where they are on unlike accelerators
+
+    def on(self, stage: int) -> PartMemory:
+        """Return the memory of an accelerator of a pipeline stage."""
+        return self.stages[stage] if self.stages else self
 
 
 def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemory:

@@ -17,6 +17,7 @@ from glmplan.catalog.entries.accelerators import (
 )
 from glmplan.catalog.entries.hosts import implied_host, load_machine
 from glmplan.catalog.files import plain_name, toml_pairs
+from glmplan.costs.memory.settings import PartMemory, part_memory
 from glmplan.costs.network.links import LayoutLinks, links_of_layout
 from glmplan.errors import SpecError
 from glmplan.units import GIB, Bytes, BytesPerSecond, Watts
@@ -74,9 +75,32 @@ class Machine:
     kinds: tuple[tuple[str, int], ...] = ()  # of the host's accelerators and their number, if there are several
     shares: tuple[float, ...] = ()  # of the layers, by accelerator, where all kinds are one after the other
     taken: tuple[str, ...] = ()  # memory of names that are sold with several sizes
+    stages: tuple[str, ...] = ()  # accelerator of each pipeline stage, where the stages are of several kinds
 
     def __repr__(self) -> str:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
+
+    @property
+    def mixed(self) -> bool:
+        """Return True if accelerators of several kinds work together."""
+        return bool(self.shares or self.stages)
+
+    @property
+    def memory(self) -> PartMemory:
+        """Return the memory of an accelerator, of each stage if they differ."""
+        if not self.stages:
+            return part_memory(self.accelerator)
+        first, *rest = (part_memory(load_accelerator(name)) for name in self.stages)
+        return replace(first, stages=(first, *rest))
+
+    @property
+    def hosts(self) -> list[Host]:
+        """Return the host with each kind of accelerator that has stages."""
+        if not self.stages:
+            return [self.host]
+        from glmplan.io.machines.mixed import only_kind
+
+        return [only_kind(self.host, name) for name in dict.fromkeys(self.stages)]
 
     @property
     def part(self) -> str:
@@ -93,7 +117,7 @@ class Machine:
 
     def with_count(self, count: int) -> Machine:
         """Return the same accelerator in another number, each without neighbours."""
-        part = load_accelerator(self.part) if self.shares else self.accelerator
+        part = load_accelerator(self.part) if self.mixed else self.accelerator
         host = implied_host(part, count, file=self.part if outside_catalog(self.part) else "")
         host = self.given.of(host)
         return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions, self.given)
@@ -112,20 +136,32 @@ class Machine:
     def left_out(self) -> str:
         """Return the accelerators of other kinds as text, or an empty text."""
         others = ", ".join(f"{count} × {name}" for name, count in self.kinds[1:])
-        return others if not self.shares else ""
+        return others if not self.mixed else ""
 
     @property
     def beside(self) -> str:
         """Return the accelerators beside those of a layout, as an addition."""
         return f" × {self.accelerator.name} beside {self.left_out} ({ONE_KIND})" if self.left_out else ""
 
-    def instead(self, used: int) -> str:
-        """Return what to ask where a layout takes more than one kind has."""
-        if not self.left_out or used > sum(count for _, count in self.kinds):
-            return "lower --tp, --pp, --dp or --replicas"
-        least = min((name for name, _ in self.kinds), key=lambda name: load_accelerator(name).memory or 0.0)
-        held = f"equal stages or servers hold what --on {used}x{least} holds"
-        return f"{held}: ask that, or --engine llama.cpp without degrees"
+    def in_stages(self, width: int) -> Machine:
+        """Return all kinds of accelerators, each pipeline stage on one kind.
+
+        `width`: accelerators of a stage. The same machine if one kind does not fill its stages, or lacks a rate.
+        """
+        parts = [load_accelerator(name) for name, _ in self.kinds]
+        known = all(part.memory and part.memory_bandwidth and "bf16" in part.peak for part in parts)
+        whole = all(count % width == 0 for _, count in self.kinds)
+        if len({part.vendor for part in parts}) > 1 or self.host.nodes > 1 or not (known and whole):
+            return self
+        from glmplan.io.machines.mixed import by_kind, of_stages
+
+        host = by_kind(load_machine(self.text), [name for name, _ in self.kinds])
+        stages = host.accelerator_names[::width]
+        named = (f"{count} × " * (count > 1) + load_accelerator(name).full_name for name, count in self.kinds)
+        part = of_stages(tuple((name, 1) for name in stages)).model_copy(update={"full_name": " + ".join(named)})
+        notes = (*host.assumptions, f"pipeline stages in this order: {', '.join(stages)}")
+        return replace(self, host=self.given.of(host), accelerator=part, count=len(host.slots), notes=notes,
+                       stages=stages)  # fmt: skip
 
     def one_after_another(self, beside: Bytes) -> Machine:
         """Return all kinds of accelerators as one, which has layers of each.
@@ -252,7 +288,7 @@ def resolve_machine(text: str, part: str | None = None, memory: HostMemory = Hos
 
 
 #: reason for accelerators without work
-ONE_KIND = "one layout takes accelerators of one kind; llama.cpp deals layers to all"
+ONE_KIND = "one layout takes accelerators of one kind; llama.cpp deals layers to all, vllm and sglang with --pp"
 
 
 def record_toml(record: BaseModel, *, leave_out: tuple[str, ...] = ("name",)) -> str:

@@ -79,7 +79,9 @@ def test_most_memory_counts_not_most_cards(host):
 def test_a_layout_over_both_kinds_is_refused_with_their_numbers(host):
     both = host(("rtx-5080", 1), ("rtx-5090", 1))
     with pytest.raises(SpecError, match=r"1 × rtx-5090 beside 1 × rtx-5080 .* --on 2xrtx-5080 "):
-        fit_answer(PlanRequest("qwen3-8b", both, pp=2, engine="vllm"))
+        fit_answer(PlanRequest("qwen3-8b", both, pp=2, engine="trtllm"))
+    with pytest.raises(SpecError, match=r"1 × rtx-5090 beside 1 × rtx-5080 .* --pp 2 puts a stage"):
+        fit_answer(PlanRequest("qwen3-8b", both, tp=2, engine="vllm"))
     with pytest.raises(SpecError, match="lower --tp"):
         fit_answer(PlanRequest("qwen3-8b", both, pp=3, engine="vllm"))
 
