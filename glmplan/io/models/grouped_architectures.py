@@ -456,6 +456,7 @@ WINDOWED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "gpt_oss": _gpt_oss,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "llama4_text": _llama4,
     "inkling_text": _inkling,
     "mimo_v2": _mimo_v2,
