@@ -463,15 +463,15 @@ def is_indexed(model: ModelSpec) -> bool:
 def model_features(model: ModelSpec) -> frozenset[str]:
     """Return the features of a model that engine limitations refer to.
 
-    ``mtp``, ``moe`` and the features of its mixers (`Mixer.features`).
+    Its family, ``mtp``, ``moe`` and the features of its mixers (`Mixer.features`).
 
     Examples
     --------
     >>> from glmplan.catalog.entries.models import load_model
     >>> sorted(model_features(load_model("glm-5.1")))
-    ['dsa', 'mla', 'moe', 'mtp']
+    ['dsa', 'glm', 'mla', 'moe', 'mtp']
     """
-    result: set[str] = {"mtp"} if model.mtp is not None else set()
+    result: set[str] = {model.family} | ({"mtp"} if model.mtp is not None else set())
     for name, _ in model.runs:
         kind = model.layers[name]
         result |= mixer_of(kind).features.union(*(item.features for item in feed_forwards_of(kind)))

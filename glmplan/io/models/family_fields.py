@@ -63,7 +63,8 @@ _GPT = {
     "n_inner": "intermediate_size", "n_positions": "max_position_embeddings", "n_ctx": "max_position_embeddings",
 }  # fmt: skip
 _GPT_RUN = (
-    "scale_attn_*", "summary_*", "reorder_and_upcast_attn", "attention_softmax_in_fp32", "scale_attention_softmax_*",
+    "scale_attn_*", "summary_*", "predict_special_tokens", "rotary",
+    "reorder_and_upcast_attn", "attention_softmax_in_fp32", "scale_attention_softmax_*",
     "inference_runner", "max_batch_size", "max_sequence_length", "pre_allocate_kv_cache", "validate_runner_input",
     "attn_pdrop", "tokenizer_class", "gradient_checkpointing", "n_ctx",
 )  # fmt: skip

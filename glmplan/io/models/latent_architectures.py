@@ -199,6 +199,8 @@ def _bailing_hybrid(fields: ConfigFields) -> LayerStack:
 
 #: model_type → reader
 LATENT_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
+    # one more norm in each layer with experts
+    "axk1": _deepseek("ax"),
     "deepseek_v2": _deepseek("deepseek", own_embedding=False),
     "deepseek_v3": _deepseek("deepseek", own_embedding=True),
     "deepseek_v32": _deepseek("deepseek", own_embedding=True, sparse_attention=True),

@@ -253,7 +253,7 @@ def _mllama(fields: ConfigFields) -> LayerStack:
     layers = [kinds[layer in crossed] for layer in range(count)]
     note = f"cross-attention layers hold the keys of one image, {_IMAGE_KEYS:,} tokens, also of requests without one"
     # eight more rows of the embedding stand for images
-    return LayerStack("llama", layers, notes=[note] if crossed else [], extra_parameters=8 * hidden)
+    return LayerStack("mllama", layers, notes=[note] if crossed else [], extra_parameters=8 * hidden)
 
 
 def _widths(fields: ConfigFields, count: int) -> Sequence[int]:

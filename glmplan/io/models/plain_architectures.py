@@ -87,7 +87,7 @@ def _expanded(fields: ConfigFields) -> Mapping[str, object]:
     fields.raw("attn_type")
     heads = fields.whole("kv_n_heads", default=fields.whole("num_attention_heads"))
     inner = fields.whole("expansion_ratio", default=4) * fields.whole("hidden_size")
-    return {"intermediate_size": inner, "num_key_value_heads": heads}
+    return {"intermediate_size": fields.whole("intermediate_size", default=inner), "num_key_value_heads": heads}
 
 
 def _half_as_wide(fields: ConfigFields) -> Mapping[str, object]:
@@ -156,8 +156,12 @@ _FALCON = PlainFamily("falcon", norms="norms", vectors=1, qkv_bias="bias", out_b
 
 #: model_type → its layers
 PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
+    **dict.fromkeys(
+        ("qwen3_moe", "qwen3_omni_moe_text", "qwen3_vl_moe_text"),
+        PlainFamily("qwen", qk_norm=True, routed=Routed("num_experts", batch_loss=True)),
+    ),
     **dict.fromkeys(("falcon", "RefinedWeb", "RefinedWebModel"), _FALCON),
-    "aquila": PlainFamily("llama"),
+    "aquila": PlainFamily("aquila"),
     # a gate as wide as the queries follows the attention
     "afmoe": PlainFamily(
         "trinity",
@@ -220,6 +224,7 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
         routed=Routed("num_experts", shared="num_shared_experts", router_bias=True),
         mtp=True,
     ),
+    "exaone4_5_text": PlainFamily("exaone", qk_norm=True, window_period=4, full_unrotated=True),
     "exaone4": PlainFamily("exaone", qk_norm=True, window_period=4, full_unrotated=True),
     "flex_olmo": PlainFamily(
         "olmo",
@@ -253,6 +258,12 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     # RMS norms before and after each block: `Grok1DecoderLayer` of vLLM
     "grok-1": PlainFamily("grok", norms=4, routed=Routed("num_experts", inner="intermediate_size")),
     "helium": PlainFamily("helium"),
+    "hy_v3": PlainFamily(
+        "hunyuan",
+        qk_norm=True,
+        routed=Routed("num_experts", shared="num_shared_experts", router_bias=True),
+        mtp=True,
+    ),
     # two more norms with `use_post_norm`
     "hyperclovax": PlainFamily("hyperclovax", norms=4, out_bias=_BIAS),
     "hunyuan_v1_dense": PlainFamily("hunyuan", qk_norm=True, out_bias=_BIAS),
@@ -262,12 +273,21 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
         out_bias=_BIAS,
         routed=Routed("num_experts", topk="moe_topk", shared="num_shared_expert"),
     ),
-    "internlm": PlainFamily("internlm", out_bias=_BIAS),
+    "internlm": PlainFamily("internlm-1", out_bias=_BIAS),
     "internlm2": PlainFamily("internlm", out_bias=_BIAS),
     "internlm3": PlainFamily("internlm", out_bias="mlp_bias"),
     "iquestcoder": PlainFamily("iquest", out_bias=_BIAS),
     # norms with a bias
     "jais2": PlainFamily("jais", out_bias=_BIAS, gated=False),
+    "kolibri1": PlainFamily(
+        "kolibri",
+        norms=4,
+        qk_norm=True,
+        out_bias=_BIAS,
+        routed=Routed("num_experts", shared_inner="shared_expert_intermediate_size", router_bias=True),
+        window_period=5,
+        full_unrotated=True,
+    ),
     # a gate for each head; layers may have heads of their own
     "laguna": PlainFamily(
         "laguna",
@@ -325,7 +345,7 @@ PLAIN_FAMILIES: Mapping[str, PlainFamily] = {
     "phimoe": PlainFamily(
         "phi", norms=4, out_bias=_BIAS, window_period=1, routed=Routed(inner="intermediate_size", batch_loss=True)
     ),
-    "qwen": PlainFamily("qwen", qkv_bias=True, known={"no_bias": True}, adapt=_half_as_wide),
+    "qwen": PlainFamily("qwen-1", qkv_bias=True, known={"no_bias": True}, adapt=_half_as_wide),
     "qwen2_moe": PlainFamily(
         "qwen",
         routed=Routed("num_experts", shared_inner="shared_expert_intermediate_size", shared_gate=True, batch_loss=True),
@@ -366,7 +386,10 @@ def plain_reader(shape: PlainFamily) -> Callable[[ConfigFields], LayerStack]:
             if mixed and shape.full_unrotated and window is None:
                 mixer = mixer.model_copy(update={"rotary_dim": 0})
             layers.append(LayerKind(mixer=mixer, ffn=(block,), norms=norms))
-            words = ["sliding" if window else "full" if mixed else "", "sparse" if routed else ""]
+            words = [
+                "sliding" if window else "full" if mixed else "",
+                "sparse" if routed else "dense" if any(sparse) else "",
+            ]
             names.append("_".join(word for word in words if word) or "layer")
         named = numbered_layers(layers, names)
         mtp = mtp_spec(fields, named[-1][0], own_embedding=False) if shape.mtp else None

@@ -135,6 +135,15 @@ PUBLISHED: dict[str, Counted] = {
     "inclusionAI/Ling-2.6-flash": Counted(
         fields("bailing_hybrid", (4096, 32, 32, 32, 9216, 157184), moe_intermediate_size=1024, first_k_dense_replace=1,
                layer_group_size=8, num_nextn_predict_layers=1, **_LING_2), 107494409216, 1e-7),
+    "Aleph-Alpha/Kolibri-1": Counted(
+        fields("kolibri1", (2560, 50, 48, 4, None, 128000), head_dim=128, num_experts=384, num_experts_per_tok=6,
+               moe_intermediate_size=512, shared_expert_intermediate_size=512, sliding_window=513, **_UNTIED),
+        78103074560),
+    # one norm of each layer with experts is not counted
+    "skt/A.X-K1": Counted(
+        fields("axk1", (7168, 61, 64, 64, 18432, 163840), q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
+               qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=192, n_shared_experts=1, num_experts_per_tok=8,
+               moe_intermediate_size=2048, first_k_dense_replace=1, **_UNTIED), 518983059456, 2e-6),
     # the counters of GPT-2 hold the masks of all layers
     "openai-community/gpt2": Counted(
         gpt("gpt2", (768, 12, 12, 1024, 50257), n_ctx=1024), 137022720 - 12 * 1024**2),
