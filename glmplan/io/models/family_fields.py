@@ -91,8 +91,8 @@ SPELLINGS: Mapping[str, Spelling] = {
     "bailing_hybrid": Spelling(
         renamed={"num_experts": "n_routed_experts", "num_local_experts": "n_routed_experts",
                  "num_shared_experts": "n_shared_experts", "num_mtp_layers": "num_nextn_predict_layers"},
-        ignored=(*_LING, "kda_*", "rotary_type", "group_norm_size", "linear_*", "mtp_*", "use_linear_silu",
-                 "moe_router_enable_*", "use_qkv_bias", "use_bias"),
+        ignored=(*_LING, "*_swiglu_limit_list", "kda_*", "rotary_type", "group_norm_size", "linear_*", "mtp_*",
+                 "use_linear_silu", "moe_router_enable_*", "use_qkv_bias", "use_bias"),
     ),
     "bailing_moe_v2": Spelling(renamed={"use_qkv_bias": "attention_bias"}, ignored=_LING),
     "bamba": Spelling(ignored=_FALCON, defaults={"partial_rotary_factor": 0.5}),
@@ -190,7 +190,8 @@ SPELLINGS: Mapping[str, Spelling] = {
         defaults={"num_key_value_heads": 8},
     ),
     "laguna": Spelling(
-        defaults={"sliding_window": 512}, ignored=("moe_apply_router_weight_on_input", "moe_router_*", "gating_types"),
+        defaults={"sliding_window": 512},
+        ignored=("moe_apply_router_weight_on_input", "moe_router_*", "gating_types", "swa_rope_parameters"),
     ),
     "lfm2": Spelling(tied=True, renamed={"tie_embedding": "tie_word_embeddings"}, ignored=("conv_use_xavier_init",)),
     "lfm2_moe": Spelling(tied=True, renamed={"tie_embedding": "tie_word_embeddings"}),

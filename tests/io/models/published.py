@@ -106,6 +106,16 @@ PUBLISHED: dict[str, Counted] = {
                mlp_only_layers=[0], mlp_layer_types=["dense"] + ["sparse"] * 39,
                layer_types=(["full_attention"] + ["sliding_attention"] * 3) * 10,
                num_attention_heads_per_layer=[48, 64, 64, 64] * 10, **_UNTIED), 33442617088),
+    "poolside/Laguna-S-2.1": Counted(
+        fields("laguna", (3072, 48, 48, 8, 12288, 100352), head_dim=128, num_experts=256, num_experts_per_tok=10,
+               moe_intermediate_size=1024, shared_expert_intermediate_size=1024, sliding_window=512, gating="per-head",
+               gating_types=["per_head"] * 48, decoder_sparse_step=1, moe_router_logit_softcapping=0.0,
+               moe_routed_scaling_factor=2.5, moe_apply_router_weight_on_input=False, mlp_only_layers=[0],
+               layer_types=(["full_attention"] + ["sliding_attention"] * 3) * 12,
+               num_attention_heads_per_layer=[48, 72, 72, 72] * 12,
+               rope_parameters={"full_attention": {"rope_type": "yarn", "factor": 128.0, "partial_rotary_factor": 0.5},
+                                "sliding_attention": {"rope_type": "default", "partial_rotary_factor": 1.0}},
+               **_UNTIED), 117561977600),
     "poolside/Laguna-M.1": Counted(
         fields("laguna", (4096, 70, 64, 8, 16384, 100352), head_dim=128, num_experts=256, num_experts_per_tok=16,
                moe_intermediate_size=1024, shared_expert_intermediate_size=1024, gating="per-element",
@@ -127,7 +137,8 @@ PUBLISHED: dict[str, Counted] = {
     "inclusionAI/Ling-3.0-flash": Counted(
         fields("bailing_hybrid", (2560, 42, 32, 32, 6144, 157184), num_experts=512, moe_intermediate_size=768,
                moe_shared_expert_intermediate_size=768, first_k_dense_replace=2, layer_group_size=6, q_lora_rank=None,
-               num_mtp_layers=1, **_LING_3), 127486405600),
+               num_nextn_predict_layers=1, expert_swiglu_limit_list=[7.0] * 42,
+               share_expert_swiglu_limit_list=[7.0] * 42, **_LING_3), 127486405600),
     # norms of queries and keys of the lightning layers are not counted
     "inclusionAI/Ring-2.5-1T": Counted(
         fields("bailing_hybrid", (8192, 80, 64, 64, 18432, 157184), moe_intermediate_size=2048,
