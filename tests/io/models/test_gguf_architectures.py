@@ -254,7 +254,8 @@ def test_an_unknown_architecture_names_the_model_of_the_catalogue(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reason"), [("bert", "embedding"), ("nomic-bert-moe", "embedding"), ("clip", "image projector")]
+    ("architecture", "reason"),
+    [("bert", "embedding"), ("nomic-bert-moe", "embedding"), ("clip", "image projector"), ("mamba2", "no attention")],
 )
 def test_a_file_of_a_model_that_generates_no_text_is_refused_with_the_reason(tmp_path, architecture, reason):
     write(tmp_path / "e.gguf", architecture, keys(), [], 512)
