@@ -341,3 +341,13 @@ def test_a_release_that_no_longer_has_an_architecture_does_not_run_it(tmp_path, 
         for version in (last, first_without)
     ]  # fmt: skip
     assert verdicts == ["fits", "does_not_fit"]
+
+
+def test_an_engine_without_room_is_no_rate_of_a_change():
+    """The pool of a change to vLLM holds nothing here; its rate was simulated and divided by no tokens."""
+    answer = fit_answer(
+        PlanRequest("glm-5.3-flash-q3_k_xl", "2xrtx-pro-6000-ws", engine="llama.cpp", engine_version="b9193",
+                    max_num_batched_tokens=512)
+    )  # fmt: skip
+    assert answer.verdict == "does_not_fit"
+    assert answer.changes and all(change.name == "engine" for change in answer.changes)
