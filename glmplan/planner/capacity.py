@@ -388,7 +388,7 @@ def _final(wall: Wall) -> bool:
     know the model. A fix ends a limitation only if nothing says which releases lack it.
     """
     when = wall.when
-    decided = bool(when.compute_capability or when.accelerators or wall.until)
+    decided = bool(when.compute_capability or when.accelerators or wall.until or wall.unknown_model)
     of_model = bool(when.models or when.features or when.weights) and decided or bool(when.files)
     # an engine without a backend for a vendor's parts runs no model on them
     of_model = of_model or bool(when.vendors or when.without_vendors or when.kinds)

@@ -319,7 +319,8 @@ def shown_rate(asked: Asked, one: Scored, steady: TokensPerSecond) -> TokensPerS
     It is simulated if the KV pool does not hold the users.
     """
     users, holding = shown_users(asked), one.holding
-    if not one.alone or not beyond_steady(asked, holding, users):
+    held = holding.pool_for(asked.request_tokens).tokens > 0.0
+    if not one.alone or not held or not beyond_steady(asked, holding, users):
         return steady
     try:
         described, closed, least = _closed(asked, holding)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from glmplan.errors import SpecError
@@ -11,6 +13,7 @@ from glmplan.planner.ranking import deployment_of
 from glmplan.prediction.effects import LEVELS, keys_of
 from glmplan.present.answer_text import fit_text
 from glmplan.request.plan import PlanRequest
+from tests.io.models.published import PUBLISHED
 
 
 def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_another_is_named():
@@ -136,6 +139,16 @@ def test_the_longest_context_is_the_longest_that_starts(model, drafts):
         ("deepseek-v4-flash", "8xh200-sxm", "vllm", "0.19.1", "does_not_fit"),
         ("deepseek-v4-flash", "2xrtx-pro-6000-maxq", "sglang", "0.5.19", "does_not_fit"),
         ("deepseek-v4-flash", "2xrtx-pro-6000-maxq", "trtllm", "1.2.1", "does_not_fit"),
+        # builds of llama.cpp
+        ("qwen3-32b", "2xh100-sxm", "llama.cpp", "b5091", "does_not_fit"),
+        ("qwen3-32b", "2xh100-sxm", "llama.cpp", "b5092", "fits"),
+        ("gpt-oss-20b", "1xh100-sxm", "llama.cpp", "b6095", "does_not_fit"),
+        ("gpt-oss-20b", "1xh100-sxm", "llama.cpp", "b6096", "fits"),
+        ("inkling-small", "8xb200-sxm", "llama.cpp", "b11434", "does_not_fit"),
+        ("inkling-small", "8xb200-sxm", "vllm", "0.33.0", "fits"),
+        # release notes of pre-releases
+        ("glm-5.1-fp8", "8xb200-sxm", "trtllm", "1.3.0rc8", "does_not_fit"),
+        ("glm-5.1-fp8", "8xb200-sxm", "trtllm", "1.3.0rc9", "fits"),
         # a build between the releases may have it
         ("deepseek-v4-flash", "8xh200-sxm", "vllm", "0.19.2rc1.dev220", "fits"),
     ],
@@ -313,3 +326,28 @@ def test_sparse_kernels_that_the_command_asks_for_are_those_of_latents_without_r
     assert "--dsa-decode-backend flashinfer_sparse_mla" in with_rotary.command
     assert "--dsa-decode-backend tilelang" in without.command
     assert not any("flashinfer_sparse_mla" in words for words in without.command)
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "first_without"),
+    [("Qwen/Qwen-7B", "0.23.0", "0.24.0"), ("gl198976/mpt-7b-instruct", "0.28.0", "0.29.0")],
+)
+def test_a_release_that_no_longer_has_an_architecture_does_not_run_it(tmp_path, name, last, first_without):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PUBLISHED[name].config))
+    verdicts = [
+        fit_answer(PlanRequest(str(path), "1xh100-sxm", engine="vllm", engine_version=version, context=2000),
+                   changes=False).verdict
+        for version in (last, first_without)
+    ]  # fmt: skip
+    assert verdicts == ["fits", "does_not_fit"]
+
+
+def test_an_engine_without_room_is_no_rate_of_a_change():
+    """The pool of a change to vLLM holds nothing here; its rate was simulated and divided by no tokens."""
+    answer = fit_answer(
+        PlanRequest("glm-5.3-flash-q3_k_xl", "2xrtx-pro-6000-ws", engine="llama.cpp", engine_version="b9193",
+                    max_num_batched_tokens=512)
+    )  # fmt: skip
+    assert answer.verdict == "does_not_fit"
+    assert answer.changes and all(change.name == "engine" for change in answer.changes)

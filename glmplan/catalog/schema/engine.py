@@ -512,6 +512,7 @@ class Wall(Frozen):
     environment: tuple[str, ...] = ()  # variables as ``NAME=value``
     #: program that serves instead of the engine; runs and commands of the engine do not apply
     another_program: str | None = None
+    unknown_model: bool = False  # the releases do not know the architecture of the model
     #: owner of the kernels, such as a plug-in, where the engine's own command starts them; runs with the engine's own
     #: kernels do not apply, runs on hardware under the same limitation do
     kernels_of: str | None = None
@@ -672,11 +673,35 @@ else:
 
 
 class Family(Frozen):
-    """First release of an engine that knows the architecture of models."""
+    """Releases of an engine that know the architecture of models.
 
-    models: tuple[str, ...] = Field(min_length=1)  # patterns of names; the first one names the family
-    since: str
+    Without `since` and `until`, no release up to `read` does.
+    """
+
+    models: tuple[str, ...] = ()  # patterns of names; the first one names the family
+    features: tuple[str, ...] = ()  # of the model, in place of names: all must hold, and the first one names the family
+    since: str | None = None  # first release that knows it
+    until: str | None = None  # first release that no longer knows it
+    read: str | None = None
     source: str
+
+    def limitation(self, engine: str, name: str) -> dict[str, Any]:
+        """Return the limitation of the releases that do not know it."""
+        id_of = f"{engine}-{(self.models + self.features)[0].rstrip('*-')}"
+        more: dict[str, str | None]
+        if self.until:
+            more = {"id": f"{id_of}-until", "title": f"{name} from {self.until} on does not support this model",
+                    "since": self.until, "do": f"a release of {name} before {self.until}"}  # fmt: skip
+        elif self.since:
+            more = {"id": f"{id_of}-since", "title": f"{name} before {self.since} does not support this model",
+                    "until": self.since, "do": f"{name} {self.since} or later"}  # fmt: skip
+        else:
+            more = {"id": f"{id_of}-unknown", "title": f"{name} up to {self.read} does not support this model",
+                    "last_seen": self.read, "do": "an engine that supports the model"}  # fmt: skip
+        when = {"models": self.models} if self.models else {"features": self.features}
+        effect = "the server stops: it does not know the architecture, or lacks a part that the model needs"
+        return {**more, "severity": "error", "effect": effect, "source": self.source, "when": when,
+                "unknown_model": True}  # fmt: skip
 
 
 class Engine(Frozen):
@@ -701,22 +726,9 @@ class Engine(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _families_are_limitations(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Add a limitation of the releases before each family."""
+        """Add a limitation of the releases that do not know a family."""
         families = [Family.model_validate(family) for family in given.get("families", ())]
-        name = given["full_name"]
-        added = [
-            {
-                "id": f"{given['name']}-{family.models[0].rstrip('*-')}-since",
-                "title": f"{name} before {family.since} does not support this model",
-                "severity": "error",
-                "until": family.since,
-                "effect": "the server stops: it does not know the architecture, or lacks a part that the model needs",
-                "do": f"{name} {family.since} or later",
-                "source": family.source,
-                "when": {"models": family.models},
-            }
-            for family in families
-        ]
+        added = [family.limitation(given["name"], given["full_name"]) for family in families]
         return given | {"walls": [*given.get("walls", ()), *added]}
 
     @model_validator(mode="after")

@@ -253,6 +253,7 @@ class LatentAttention(Frozen):
     v_dim: PositiveInt
     indexer: Indexer | None = None
     out_gate: bool = False
+    head_gated: bool = False  # output gate with one value for each head (Ling 3)
     shared_kv: bool = False  # reads the latents of an earlier layer and holds none (Mistral-Large-4)
     scaled: bool = False  # scales the scores of each head (Mistral-Large-4)
     sinks: bool = False  # one learned value for each head (Hy4)
@@ -300,9 +301,10 @@ class Recurrent(Frozen):
     """Linear attention or state-space layer with a state of fixed size.
 
     `gated_delta` in Qwen3-Next and Qwen3.5, `mamba2` in Nemotron-H; `full_gate`: the output gate of ``kimi_delta`` is
-    one matrix instead of two of low rank. `mamba1` (Jamba): a value head is one channel, `key_dim` its state, `rank`
-    the width of the time steps. `lightning` (MiniMax-Text-01): linear attention without convolution, `conv_kernel` 1.
-    `short_conv` (LFM2): no state beside the window of the convolution.
+    one matrix instead of two of low rank, with `full_decay` the gate of the decay too (Ling 3). `mamba1` (Jamba): a
+    value head is one channel, `key_dim` its state, `rank` the width of the time steps. `lightning` (MiniMax-Text-01):
+    linear attention without convolution, `conv_kernel` 1. `short_conv` (LFM2): no state beside the window of the
+    convolution.
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -313,6 +315,7 @@ class Recurrent(Frozen):
     value_dim: PositiveInt
     conv_kernel: PositiveInt = 4
     full_gate: bool = False
+    full_decay: bool = False
     rank: PositiveInt | None = None
     gate_norm: bool = True  # norm of the gated output of ``mamba2`` (absent in Falcon-H1)
 

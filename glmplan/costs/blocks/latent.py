@@ -183,8 +183,9 @@ class LatentMixer(Mixer):
             Tensor("self_attn.kv_b_proj", "attention", kv_up, block.kv_rank, shard="heads", units=heads),
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=heads, splits_input=True),
         ]
-        if block.out_gate:
-            result.append(Tensor("self_attn.g_proj", "attention", out, hidden, shard="heads", units=heads))
+        if block.out_gate or block.head_gated:
+            gates = out if block.out_gate else heads
+            result.append(Tensor("self_attn.g_proj", "attention", gates, hidden, shard="heads", units=heads))
         index = block.indexer
         if index is not None and not index.reads_from_previous:
             queries, reads = index.heads * index.head_dim, hidden if index.from_hidden else block.q_rank or hidden

@@ -217,7 +217,11 @@ def _kimi_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
     keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
     conv, low_rank = (2 * keys + values) * block.conv_kernel, block.value_dim
     gates: tuple[Tensor, ...]
-    if block.full_gate:
+    if block.full_decay:
+        gates = (
+            Tensor("self_attn.f_g_proj", "recurrent", keys + values, hidden, shard="heads", units=heads),
+        )  # fmt: skip
+    elif block.full_gate:
         gates = (
             Tensor("self_attn.f_a_proj", "recurrent", low_rank, hidden, shard="replicated"),
             Tensor("self_attn.f_b_proj", "recurrent", keys, low_rank, shard="heads", units=heads),

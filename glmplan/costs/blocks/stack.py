@@ -466,15 +466,16 @@ def is_indexed(model: ModelSpec) -> bool:
 def model_features(model: ModelSpec) -> frozenset[str]:
     """Return the features of a model that engine limitations refer to.
 
-    ``mtp``, ``eagle`` (a head of EAGLE-1 or EAGLE-2), ``moe`` and the features of its mixers (`Mixer.features`).
+    Its family, ``mtp``, ``eagle`` (a head of EAGLE-1 or EAGLE-2), ``moe`` and the features of its mixers
+    (`Mixer.features`).
 
     Examples
     --------
     >>> from glmplan.catalog.entries.models import load_model
     >>> sorted(model_features(load_model("glm-5.1")))
-    ['dsa', 'mla', 'moe', 'mtp']
+    ['dsa', 'glm', 'mla', 'moe', 'mtp']
     """
-    result: set[str] = {"mtp"} if model.mtp is not None else set()
+    result: set[str] = {model.family} | ({"mtp"} if model.mtp is not None else set())
     result |= {"eagle"} if model.draft_head is not None and model.draft_head.method == "eagle" else set()
     for name, _ in model.runs:
         kind = model.layers[name]

@@ -58,15 +58,51 @@ _HUNYUAN = (
     "*_rank", "attention_head_dim", "q_lora_rank", "kv_lora_rank", "v_head_dim", "qk_*_head_dim",
 )  # fmt: skip
 
+_GPT = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size", "n_positions": "max_position_embeddings", "n_ctx": "max_position_embeddings",
+}  # fmt: skip
+_GPT_RUN = (
+    "scale_attn_*", "summary_*", "predict_special_tokens", "rotary",
+    "reorder_and_upcast_attn", "attention_softmax_in_fp32", "scale_attention_softmax_*",
+    "inference_runner", "max_batch_size", "max_sequence_length", "pre_allocate_kv_cache", "validate_runner_input",
+    "attn_pdrop", "tokenizer_class", "gradient_checkpointing", "n_ctx",
+)  # fmt: skip
+_FALCON_OLD = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads",
+               "num_kv_heads": "num_key_value_heads", "n_embed": "hidden_size",
+               "ffn_hidden_size": "intermediate_size"}  # fmt: skip
+_OLD_FALCON = Spelling(tied=True, renamed=_FALCON_OLD, defaults={"max_position_embeddings": 2048},
+                       ignored=("alibi", "apply_residual_connection_post_layernorm", "activation"))  # fmt: skip
+
 #: model_type → spelling; types without an entry use the usual fields
 SPELLINGS: Mapping[str, Spelling] = {
+    **dict.fromkeys(("falcon", "RefinedWeb", "RefinedWebModel"), _OLD_FALCON),
+    "afmoe": Spelling(
+        renamed={"num_dense_layers": "first_k_dense_replace", "global_attn_every_n_layers": "sliding_window_pattern"},
+        ignored=("mup_enabled", "num_expert_groups", "num_limited_groups", "route_norm", "use_grouped_mm",
+                 "load_balance_coeff"),
+    ),
     "apertus": Spelling(ignored=("post_norm", "qk_norm")),
     "baichuan": Spelling(
         renamed={"model_max_length": "max_position_embeddings"},
         ignored=("z_loss_weight", "gradient_checkpointing"),
     ),
     "bailing_moe": Spelling(renamed={"use_qkv_bias": "attention_bias"}, ignored=_LING),
+    "bailing_hybrid": Spelling(
+        renamed={"num_experts": "n_routed_experts", "num_local_experts": "n_routed_experts",
+                 "num_shared_experts": "n_shared_experts", "num_mtp_layers": "num_nextn_predict_layers"},
+        ignored=(*_LING, "*_swiglu_limit_list", "kda_*", "rotary_type", "group_norm_size", "linear_*", "mtp_*",
+                 "use_linear_silu", "moe_router_enable_*", "use_qkv_bias", "use_bias"),
+    ),
     "bailing_moe_v2": Spelling(renamed={"use_qkv_bias": "attention_bias"}, ignored=_LING),
+    "bamba": Spelling(ignored=_FALCON, defaults={"partial_rotary_factor": 0.5}),
+    "bloom": Spelling(
+        tied=True,
+        renamed={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embed": "hidden_size"},
+        defaults={"max_position_embeddings": 2048},
+        ignored=("apply_residual_connection_post_layernorm", "attention_softmax_in_fp32", "bias_dropout_fusion",
+                 "masked_softmax_fusion", "offset_alibi", "skip_bias_add*", "slow_but_exact", "n_inner"),
+    ),
     "chatglm": Spelling(
         renamed={
             "num_layers": "num_hidden_layers",
@@ -81,6 +117,11 @@ SPELLINGS: Mapping[str, Spelling] = {
     ),
     "cohere": Spelling(tied=True, ignored=_COHERE),
     "cohere2": Spelling(tied=True, ignored=_COHERE, defaults={"sliding_window": 4096}),
+    "cohere2_moe": Spelling(
+        tied=True, defaults={"sliding_window": 4096, "num_shared_experts": 0},
+        ignored=(*_COHERE, "expert_selection_fn", "shared_expert_combination_strategy", "layer_norm_bias",
+                 "moe_gate_act", "prefix_dense_sliding_window_pattern"),
+    ),
     "dbrx": Spelling(
         renamed={
             "d_model": "hidden_size",
@@ -110,11 +151,20 @@ SPELLINGS: Mapping[str, Spelling] = {
     ),
     "gemma3_text": Spelling(tied=True),
     "gemma4_text": Spelling(tied=True),
+    "gemma4_unified_text": Spelling(tied=True),
     "git": Spelling(
         ignored=("*_multiplier_scale", "attn_temperature_len", "global_attn_every_n", "router_logit_softcapping"),
     ),
     "glm": Spelling(defaults={"attention_bias": True}),
     "glm4": Spelling(defaults={"attention_bias": True}),
+    "gpt2": Spelling(tied=True, renamed=_GPT, ignored=_GPT_RUN),
+    "gpt_bigcode": Spelling(tied=True, renamed=_GPT, ignored=_GPT_RUN),
+    "gpt_neox": Spelling(
+        renamed={"rotary_pct": "partial_rotary_factor"},
+        defaults={"partial_rotary_factor": 0.25},
+        ignored=("use_parallel_residual", "classifier_dropout"),
+    ),
+    "gptj": Spelling(renamed=_GPT, ignored=_GPT_RUN),
     "granite": Spelling(ignored=_GRANITE),
     "granite_swa": Spelling(tied=True, ignored=(*_GRANITE, "layer_rope_theta"), defaults={"sliding_window": 128}),
     "granitemoe": Spelling(ignored=_GRANITE),
@@ -131,12 +181,17 @@ SPELLINGS: Mapping[str, Spelling] = {
     "hyperclovax": Spelling(ignored=(*_GRANITE, "use_post_norm")),
     "hunyuan_v1_dense": Spelling(ignored=_HUNYUAN, renamed={"attention_head_dim": "head_dim"}),
     "hunyuan_v1_moe": Spelling(ignored=_HUNYUAN, renamed={"attention_head_dim": "head_dim"}),
+    "internlm": Spelling(renamed={"bias": "attention_bias"}, defaults={"attention_bias": True}),
     "internlm2": Spelling(renamed={"bias": "attention_bias"}),
     "internlm3": Spelling(renamed={"qkv_bias": "attention_bias", "bias": "mlp_bias"}),
     "jais2": Spelling(defaults={"attention_bias": True, "mlp_bias": True}),
     "jamba": Spelling(
         ignored=("mamba_conv_bias", "calc_logits_for_entire_prompt", "mamba_inner_layernorms"),
         defaults={"num_key_value_heads": 8},
+    ),
+    "laguna": Spelling(
+        defaults={"sliding_window": 512},
+        ignored=("moe_apply_router_weight_on_input", "moe_router_*", "gating_types", "swa_rope_parameters"),
     ),
     "lfm2": Spelling(tied=True, renamed={"tie_embedding": "tie_word_embeddings"}, ignored=("conv_use_xavier_init",)),
     "lfm2_moe": Spelling(tied=True, renamed={"tie_embedding": "tie_word_embeddings"}),
@@ -149,6 +204,7 @@ SPELLINGS: Mapping[str, Spelling] = {
         },
         ignored=("attention_method", "mla_scale_*", "router_bias", "zero_expert_type"),
     ),
+    "mellum": Spelling(ignored=("use_sliding_window", "mtp_layer_types", "mtp_mlp_layer_types")),
     "minicpm": Spelling(tied=True, ignored=_MINICPM),
     "minicpm3": Spelling(tied=True, ignored=_MINICPM),
     "minimax": Spelling(ignored=("*_alpha_factor", "*_beta_factor", "block_size")),
@@ -157,13 +213,46 @@ SPELLINGS: Mapping[str, Spelling] = {
     "mistral": Spelling(defaults={"num_key_value_heads": 8}),
     "mixtral": Spelling(defaults={"num_key_value_heads": 8}),
     "mllama_text_model": Spelling(defaults={"num_key_value_heads": 8}),
+    "mpt": Spelling(
+        tied=True,
+        renamed={
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "n_layers": "num_hidden_layers",
+            "max_seq_len": "max_position_embeddings",
+        },
+        flattened=("attn_config",),
+        ignored=("alibi_bias_max", "attn_*", "clip_qkv", "emb_pdrop", "embedding_fraction", "fc_type", "ffn_config",
+                 "init_*", "learned_pos_emb", "logit_scale", "norm_type", "prefix_lm", "resid_pdrop", "softmax_scale",
+                 "verbose", "tokenizer_name", "use_pad_tok_in_ffn"),
+    ),
+    "nanochat": Spelling(ignored=("final_logit_softcapping",)),
     "olmo": Spelling(ignored=("clip_qkv",)),
+    "olmo_hybrid": Spelling(ignored=("linear_a_*", "linear_dt_*", "linear_allow_neg_eigval")),
     "olmoe": Spelling(ignored=("clip_qkv",)),
+    "opt": Spelling(
+        tied=True, renamed={"ffn_dim": "intermediate_size"}, ignored=("_remove_final_layer_norm", "init_std"),
+    ),
     "phimoe": Spelling(ignored=("input_jitter_noise", "lm_head_bias"), defaults={"num_key_value_heads": 8}),
+    "qwen": Spelling(
+        renamed={"kv_channels": "head_dim"},
+        ignored=("bf16", "fp16", "fp32", "onnx_safe", "scale_attn_weights", "use_dynamic_ntk", "use_logn_attn",
+                 "use_cache_*", "softmax_in_fp32", "tokenizer_type", "attn_dropout_prob", "emb_dropout_prob"),
+    ),
     "qwen2_moe": Spelling(
         renamed={"qkv_bias": "attention_bias"}, defaults={"attention_bias": True, "num_key_value_heads": 16}
     ),
     "qwen2_5_omni_text": Spelling(ignored=("init_std",)),
+    "sarvam_moe": Spelling(
+        renamed={"use_qkv_bias": "attention_bias", "n_routed_experts": "num_experts",
+                 "n_shared_experts": "num_shared_experts"},
+        defaults={"use_qk_norm": True, "num_shared_experts": 1},
+        ignored=_LING,
+    ),
+    "stablelm": Spelling(
+        renamed={"use_qkv_bias": "attention_bias", "rotary_pct": "partial_rotary_factor"},
+        defaults={"partial_rotary_factor": 0.25},
+    ),
     "starcoder2": Spelling(
         tied=True, renamed={"use_bias": "attention_bias", "norm_epsilon": "rms_norm_eps"},
         defaults={"attention_bias": True}, ignored=("mlp_type", "norm_type", "residual_dropout", "embedding_dropout"),
@@ -176,8 +265,9 @@ SPELLINGS: Mapping[str, Spelling] = {
 #: engines take as many KV heads as query heads where a config of these types states none: `None` in the configuration
 #: class of transformers, or a layer of vLLM that reads no such field
 _AS_MANY_KV_HEADS = (
-    "apertus", "arcee", "baichuan", "cohere", "cohere2", "deepseek", "granite", "granitemoe", "granitemoehybrid",
-    "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "internlm2", "jais2", "llama", "minicpm",
+    "afmoe", "apertus", "aquila", "arcee", "baichuan", "cohere", "cohere2", "cohere2_moe", "deepseek", "flex_olmo",
+    "gpt_neox", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "internlm", "olmo_hybrid",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "internlm2", "jais2", "llama", "minicpm",
     "minicpm3", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3",
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ from glmplan.costs.blocks.stack import model_parameters
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import may_be_a_shape
 from glmplan.io.models.gguf_architectures import DESCRIBED, GgufArchitecture, GgufBlocks
-from glmplan.io.models.hf_config import EMBEDS, model_from_config
+from glmplan.io.models.hf_config import EMBEDS, REFUSED, model_from_config
 from glmplan.io.models.safetensors_header import StoredTensor
 
 __all__ = ["HARMLESS_KEYS", "keys_read", "read_gguf", "read_gguf_model", "unread_keys"]
@@ -298,11 +298,10 @@ def _within(header: _Header, rows: list[tuple[StoredTensor, int]], data: int) ->
 
 #: architectures without a model that generates text → reason (names: `constants.py` of the `gguf` package 0.19.0)
 _REFUSED: Mapping[str, str] = {
+    **REFUSED,
     **dict.fromkeys(
-        (
-            "bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert",
-            "neo-bert", "nomic-bert", "nomic-bert-moe", "t5encoder",
-        ),
+        ("gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert", "nomic-bert",
+         "nomic-bert-moe", "t5encoder"),
         EMBEDS,
     ),
     "clip": "the file holds the image projector of a model: give the GGUF file of the language model",

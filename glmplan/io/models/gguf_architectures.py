@@ -273,8 +273,36 @@ def _without_shared_width(blocks: GgufBlocks, config: dict[str, Any]) -> None:
     config.pop("shared_expert_intermediate_size", None)
 
 
+def _old_falcon(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    """Add the decoder: of Falcon-40B with more than one KV head."""
+    config["new_decoder_architecture"] = int(config.get("num_key_value_heads") or 1) > 1
+    config["num_ln_in_parallel_attn"] = 1 + blocks.has("attn_norm_2.weight")
+
+
+def _stablelm(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    config["use_parallel_residual"] = not blocks.has("ffn_norm.weight")
+
+
+def _trinity(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    """Add the kinds of layers; llama.cpp takes periods of 4 where a file has none."""
+    kinds = ["full_attention" if (layer + 1) % 4 == 0 else "sliding_attention" for layer in range(blocks.count)]
+    config["layer_types"] = kinds
+    _layer_types(blocks, config)
+    config.pop("shared_expert_intermediate_size", None)
+
+
+def _command_moe(blocks: GgufBlocks, config: dict[str, Any]) -> None:
+    config["prefix_dense_intermediate_size"] = config.pop("intermediate_size")
+    config["intermediate_size"] = config.pop("moe_intermediate_size")
+    _layer_types(blocks, config)
+    config.pop("shared_expert_intermediate_size", None)
+
+
 #: general.architecture → its description
 DESCRIBED: Mapping[str, GgufArchitecture] = {
+    "afmoe": GgufArchitecture(
+        "afmoe", renamed={"n_shared_experts": "num_shared_experts"}, keys=_PATTERN, adapt=_trinity
+    ),
     "apertus": GgufArchitecture("apertus"),
     "arcee": GgufArchitecture("arcee"),
     "baichuan": GgufArchitecture("baichuan"),
@@ -287,8 +315,12 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
         switches={**_BIAS, "use_qk_norm": "attn_q_norm.weight", "moe_router_enable_expert_bias": "exp_probs_b.bias"},
         adapt=_without_shared_width,
     ),
+    "bloom": GgufArchitecture("bloom"),
     "chatglm": GgufArchitecture("glm", adapt=_fused_bias),
     "cohere2": GgufArchitecture("cohere2"),
+    "cohere2moe": GgufArchitecture(
+        "cohere2_moe", renamed={"n_shared_experts": "num_shared_experts"}, keys=_PATTERN, adapt=_command_moe
+    ),
     "command-r": GgufArchitecture("cohere", switches={"use_qk_norm": "attn_q_norm.weight"}),
     "dbrx": GgufArchitecture(
         "dbrx", renamed={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_top_k"}
@@ -311,6 +343,7 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
         "exaone_moe", renamed={"n_shared_experts": "num_shared_experts"}, keys=_PATTERN, adapt=_exaone_moe
     ),
     "exaone4": GgufArchitecture("exaone4", keys=_PATTERN, adapt=_layer_types),
+    "falcon": GgufArchitecture("falcon", adapt=_old_falcon),
     "falcon-h1": GgufArchitecture("falcon_h1", keys=_SSM, adapt=_falcon),
     "gemma": GgufArchitecture("gemma"),
     "gemma2": GgufArchitecture("gemma2"),
@@ -321,6 +354,8 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
         adapt=_gemma4,
     ),
     "glm4": GgufArchitecture("glm4", adapt=_fused_bias),
+    "gpt2": GgufArchitecture("gpt2"),
+    "gptneox": GgufArchitecture("gpt_neox", keys=("use_parallel_residual",)),
     "granite": GgufArchitecture("granite"),
     "granitehybrid": GgufArchitecture("granitemoehybrid", renamed=_LOCAL, keys=_SSM, adapt=_granite_hybrid),
     "granitemoe": GgufArchitecture("granitemoe", renamed=_LOCAL, adapt=_shared_granite),
@@ -349,9 +384,13 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
         keys=("interleave_moe_layer_step", "expert_swa"),
         adapt=_llama4,
     ),
+    "mellum": GgufArchitecture("mellum", keys=_PATTERN, adapt=_trinity),
     "mimo2": GgufArchitecture("mimo_v2", keys=(*_PATTERN, "attention.value_scale"), adapt=_mimo2),
     "minicpm": GgufArchitecture("minicpm"),
     "mistral3": GgufArchitecture("ministral3"),
+    "mpt": GgufArchitecture(
+        "mpt", renamed={"num_key_value_heads": "kv_n_heads"}, keys=("attention.max_alibi_bias", "attention.clamp_kqv")
+    ),
     "nemotron": GgufArchitecture("nemotron"),
     "nemotron_h": GgufArchitecture("nemotron_h", keys=_SSM, adapt=_nemotron_h),
     "nemotron_h_moe": GgufArchitecture("nemotron_h", keys=(*_SSM, "moe_latent_size"), adapt=_nemotron_h),
@@ -360,6 +399,7 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
     "phi2": GgufArchitecture("phi"),
     "phi3": GgufArchitecture("phi3"),
     "phimoe": GgufArchitecture("phimoe", renamed=_LOCAL, switches=_BIAS),
+    "qwen": GgufArchitecture("qwen"),
     "qwen2moe": GgufArchitecture("qwen2_moe", constants={"attention_bias": True}),
     "qwen2vl": GgufArchitecture("qwen2"),
     "qwen35": GgufArchitecture("qwen3_5_text", keys=(*_SSM, "full_attention_interval"), adapt=_qwen35),
@@ -368,6 +408,13 @@ DESCRIBED: Mapping[str, GgufArchitecture] = {
     "qwen3vlmoe": GgufArchitecture("qwen3_vl_moe_text", keys=("n_deepstack_layers",)),
     "seed_oss": GgufArchitecture("seed_oss", switches=_OUT),
     "smollm3": GgufArchitecture("smollm3"),
+    "stablelm": GgufArchitecture(
+        "stablelm",
+        switches={**_BIAS, "qk_layernorm": "attn_q_norm.weight"},
+        keys=("use_parallel_residual",),
+        adapt=_stablelm,
+    ),
+    "starcoder": GgufArchitecture("gpt_bigcode"),
     "starcoder2": GgufArchitecture("starcoder2", switches=_BIAS),
     "step35": GgufArchitecture("step3p5", keys=(*_PATTERN, "moe_every_n_layers"), adapt=_step35),
 }  # fmt: skip

@@ -52,13 +52,6 @@ def _mixed(
     return [("sparse" if flag else "dense", kinds[flag]) for flag in sparse]
 
 
-def _qwen_moe(fields: ConfigFields) -> LayerStack:
-    experts = experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size", batch_loss=True)
-    sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
-    dense = None if all(sparse) else DenseFfn(inner=fields.whole("intermediate_size"))
-    return LayerStack("qwen", _mixed(sparse, grouped_query(fields, qk_norm=True), dense, experts))
-
-
 def _mixtral(fields: ConfigFields) -> LayerStack:
     experts = experts_block(fields, experts=("num_local_experts",), inner="intermediate_size")
     mixer = grouped_query(fields, window=fields.optional("sliding_window"))
@@ -76,18 +69,6 @@ def _glm4_moe(fields: ConfigFields) -> LayerStack:
     sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
     layers = _mixed(sparse, mixer, DenseFfn(inner=fields.whole("intermediate_size")), experts)
     return LayerStack("glm", layers, mtp=mtp_spec(fields, "sparse", own_embedding=True))
-
-
-def _hy_v3(fields: ConfigFields) -> LayerStack:
-    inner = fields.whole("moe_intermediate_size")
-    experts = experts_block(
-        fields, experts=("num_experts",), inner="moe_intermediate_size", router_bias=True, shared_inner=inner,
-        shared=fields.whole("num_shared_experts", default=0, minimum=0),
-    )  # fmt: skip
-    sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
-    mixer = grouped_query(fields, qk_norm=True)
-    layers = _mixed(sparse, mixer, DenseFfn(inner=fields.whole("intermediate_size")), experts)
-    return LayerStack("hunyuan", layers, mtp=mtp_spec(fields, "sparse", own_embedding=False))
 
 
 def _minimax_m2(fields: ConfigFields) -> LayerStack:
@@ -177,13 +158,9 @@ GROUPED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "qwen2_vl_text": _dense("qwen", bias=True),
     "qwen3": _dense("qwen", qk_norm=True),
     "qwen3_vl_text": _dense("qwen", qk_norm=True),
-    "qwen3_moe": _qwen_moe,
-    "qwen3_omni_moe_text": _qwen_moe,
-    "qwen3_vl_moe_text": _qwen_moe,
     "mixtral": _mixtral,
     "glm4_moe": _glm4_moe,
     "glm4v_moe_text": _glm4_moe,
-    "hy_v3": _hy_v3,
     "minimax_m2": _minimax_m2,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,
@@ -456,6 +433,7 @@ WINDOWED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "gpt_oss": _gpt_oss,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "llama4_text": _llama4,
     "inkling_text": _inkling,
     "mimo_v2": _mimo_v2,

@@ -225,6 +225,8 @@ READERS = {
     **MIXED_READERS,
 }  # fmt: skip
 
+_CONTEXTS = ("max_position_embeddings", "max_sequence_length", "seq_length")
+
 #: reason for embedding and ranking models, which read a prompt and decode nothing
 EMBEDS = "an embedding model writes no tokens, and glmplan plans models that generate text"
 
@@ -239,7 +241,23 @@ REFUSED: Mapping[str, str] = {
         ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "deberta-v2", "modernbert", "nomic_bert", "eurobert"),
         EMBEDS,
     ),
-}
+    **dict.fromkeys(
+        ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100", "t5gemma",
+         "vision-encoder-decoder"),
+        "an encoder reads its prompt, and glmplan plans models of a decoder alone",
+    ),
+    **dict.fromkeys(
+        ("llada", "llada2_moe", "Dream", "sdar", "diffusion_gemma"),
+        "it fills in many tokens in each pass, and glmplan plans models that write one after another",
+    ),
+    **dict.fromkeys(
+        ("rwkv", "rwkv5", "rwkv6", "rwkv7", "mamba", "mamba2", "falcon_mamba", "xlstm"),
+        "it has no attention, and glmplan plans models with a cache that grows with the context",
+    ),
+    **dict.fromkeys(
+        ("zamba", "zamba2"), "its layers share one block with adapters of their own, which is not modelled"
+    ),
+}  # fmt: skip
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -321,7 +339,7 @@ def model_from_config(
             hidden=text.whole("hidden_size"),
             vocabulary=text.whole("vocab_size"),
             tied_embedding=tied,
-            max_context=text.whole("max_position_embeddings", "max_sequence_length", "seq_length"),
+            max_context=_context(text),
             layers=kinds,
             stack=stack,
             mtp=anatomy.mtp,
@@ -340,6 +358,12 @@ def model_from_config(
         raise SpecError(str(first["msg"]), file=file, field=".".join(map(str, first["loc"]))) from None
     checkpoint: Checkpoint = checkpoint_from_config(spec, config, quantization, file=file, source=source)
     return spec.model_copy(update={"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name})
+
+
+def _context(text: ConfigFields) -> int:
+    """Return the least of the stated contexts, as vLLM does (`get_model_max_length`)."""
+    stated = [text.whole(name) for name in _CONTEXTS if text.has(name)]
+    return min(stated) if stated else text.whole(_CONTEXTS[0])
 
 
 def _language_part(top: ConfigFields) -> ConfigFields:
@@ -363,7 +387,7 @@ def _not_understood(top: ConfigFields, text: ConfigFields, model_type: str) -> t
 
     Only shapes of the language model count.
     """
-    text.read |= {"hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings"}
+    text.read |= {"hidden_size", "vocab_size", "tie_word_embeddings", *_CONTEXTS}
     result = text.not_understood(model_type)
     if top is text:
         return tuple(result)

@@ -14,7 +14,7 @@ from glmplan.io.models.config_fields import ConfigFields, LayerStack, grouped_qu
 __all__ = ["HYBRID_READERS"]
 
 
-def _qwen_next(family: str, *, sparse: bool, gated: bool) -> Callable[[ConfigFields], LayerStack]:
+def _qwen_next(family: str, *, sparse: bool, gated: bool, wide: bool = False) -> Callable[[ConfigFields], LayerStack]:
     def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
         mixer = Recurrent(
@@ -26,7 +26,7 @@ def _qwen_next(family: str, *, sparse: bool, gated: bool) -> Callable[[ConfigFie
             conv_kernel=fields.whole("linear_conv_kernel_dim"),
         )
         out_gate = fields.flag("attn_output_gate", gated)
-        attention = grouped_query(fields, qk_norm=True).model_copy(update={"gated": out_gate})
+        attention = grouped_query(fields, qk_norm=True).model_copy(update={"gated": out_gate, "qk_norm_wide": wide})
         experts = None
         if sparse:
             experts = ExpertsFfn(
@@ -175,6 +175,8 @@ def _nemotron_nas(fields: ConfigFields) -> LayerStack:
 
 #: model_type → reader
 HYBRID_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
+    # norms of queries and keys over all heads together
+    "olmo_hybrid": _qwen_next("olmo", sparse=False, gated=False, wide=True),
     "qwen3_next": _qwen_next("qwen", sparse=True, gated=True),
     "qwen3_5_text": _qwen_next("qwen", sparse=False, gated=True),
     "qwen3_5_moe_text": _qwen_next("qwen", sparse=True, gated=True),

@@ -22,12 +22,13 @@ from glmplan.catalog.schema.model import (
     MtpSpec,
     Recurrent,
 )
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.config_fields import (
     ConfigFields,
     LayerStack,
     experts_block,
     grouped_query,
+    mtp_spec,
     numbered_layers,
     sparse_layers,
 )
@@ -36,11 +37,12 @@ __all__ = ["LATENT_READERS", "STREAM_READERS", "latent_attention", "routed_exper
 
 
 def latent_attention(
-    fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False
+    fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False, head_gated: bool = False
 ) -> LatentAttention:
     """Return a layer's latent attention from fields of common spelling.
 
-    `out_gate`: a gate as wide as the output follows it. `qk_rope_head_dim` 0 is attention without positions.
+    `out_gate`: a gate as wide as the output follows it, with `head_gated` one value for each head. `qk_rope_head_dim`
+    0 is attention without positions.
     """
     return LatentAttention(
         heads=fields.whole("num_attention_heads"),
@@ -51,6 +53,7 @@ def latent_attention(
         v_dim=fields.whole("v_head_dim"),
         indexer=indexer,
         out_gate=out_gate,
+        head_gated=head_gated,
     )
 
 
@@ -154,8 +157,50 @@ def _kimi_linear(fields: ConfigFields) -> LayerStack:
     return LayerStack("kimi", layers, notes=notes)
 
 
+def _bailing_hybrid(fields: ConfigFields) -> LayerStack:
+    """Return Ling 2.5 and 2.6 (lightning attention) or Ling 3 (Kimi Delta Attention).
+
+    The last layer of each group, and those behind the last whole group, have latent attention. Shapes: vLLM,
+    bailing_moe_linear.py and bailing_moe_v3.py.
+    """
+    count, heads, width = (
+        fields.whole("num_hidden_layers"),
+        fields.whole("num_attention_heads"),
+        fields.whole("head_dim"),
+    )
+    shape = {"key_heads": heads, "key_dim": width, "value_heads": heads, "value_dim": width}
+    gates = {}
+    if fields.has("short_conv_kernel_size"):
+        if not fields.flag("no_kda_lora", True):
+            raise UnknownArchitecture("is not true: gates of low rank are not modelled", file=fields.file,
+                                      field=fields.prefix + "no_kda_lora")  # fmt: skip
+        convolution = fields.whole("short_conv_kernel_size")
+        linear = Recurrent(flavour="kimi_delta", conv_kernel=convolution, full_gate=True, full_decay=True, **shape)
+        gate = fields.raw("gated_attention_proj_granularity_type", "head_wise")
+        gates = {"head_gated": gate == "head_wise", "out_gate": gate == "element_wise"}
+    else:
+        linear = Recurrent(flavour="lightning", conv_kernel=1, **shape)
+    attention = latent_attention(fields, **gates)
+    experts, dense = routed_experts(fields), DenseFfn(inner=fields.whole("intermediate_size"))
+    shared = fields.whole("moe_shared_expert_intermediate_size", default=experts.inner)
+    experts = experts.model_copy(update={"shared_inner": shared})
+    group = fields.whole("layer_group_size")
+    if fields.has("layer_types"):
+        kinds = fields.listing("layer_types", count, ("linear_attention", "full_attention"))
+        full = [kind == "full_attention" for kind in kinds]
+    else:
+        full = [(layer + 1) % group == 0 or layer >= count // group * group for layer in range(count)]
+    layers, names = [], []
+    for is_full, sparse in zip(full, sparse_layers(fields, count), strict=True):
+        layers.append(LayerKind(mixer=attention if is_full else linear, ffn=(experts if sparse else dense,)))
+        names.append(f"{'full' if is_full else 'linear'}_{'sparse' if sparse else 'dense'}")
+    return LayerStack("ling", numbered_layers(layers, names), mtp=mtp_spec(fields, "full_sparse", own_embedding=False))
+
+
 #: model_type → reader
 LATENT_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
+    # one more norm in each layer with experts
+    "axk1": _deepseek("ax"),
     "deepseek_v2": _deepseek("deepseek", own_embedding=False),
     "deepseek_v3": _deepseek("deepseek", own_embedding=True),
     "deepseek_v32": _deepseek("deepseek", own_embedding=True, sparse_attention=True),
@@ -166,6 +211,7 @@ LATENT_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
     "glm4_moe_lite": _deepseek("glm", own_embedding=False),
     "glm_moe_dsa": _deepseek("glm", own_embedding=False, sparse_attention=True),
     "kimi_linear": _kimi_linear,
+    "bailing_hybrid": _bailing_hybrid,
 }
 
 

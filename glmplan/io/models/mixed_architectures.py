@@ -71,6 +71,14 @@ def _granite_hybrid(fields: ConfigFields) -> LayerStack:
     return LayerStack("granite", numbered_layers(layers, names))
 
 
+def _bamba(fields: ConfigFields) -> LayerStack:
+    full = set(fields.wholes("attn_layer_indices"))
+    ffn = DenseFfn(inner=fields.whole("intermediate_size"), bias=fields.flag("mlp_bias"))
+    kinds = {True: ("full", LayerKind(mixer=grouped_query(fields), ffn=(ffn,))),
+             False: ("mamba", LayerKind(mixer=_mamba2(fields), ffn=(ffn,)))}  # fmt: skip
+    return LayerStack("bamba", [kinds[layer in full] for layer in range(fields.whole("num_hidden_layers"))])
+
+
 def _falcon_h1(fields: ConfigFields) -> LayerStack:
     """Return Falcon-H1: attention and Mamba-2 side by side in each layer.
 
@@ -245,7 +253,7 @@ def _mllama(fields: ConfigFields) -> LayerStack:
     layers = [kinds[layer in crossed] for layer in range(count)]
     note = f"cross-attention layers hold the keys of one image, {_IMAGE_KEYS:,} tokens, also of requests without one"
     # eight more rows of the embedding stand for images
-    return LayerStack("llama", layers, notes=[note] if crossed else [], extra_parameters=8 * hidden)
+    return LayerStack("mllama", layers, notes=[note] if crossed else [], extra_parameters=8 * hidden)
 
 
 def _widths(fields: ConfigFields, count: int) -> Sequence[int]:
@@ -283,6 +291,7 @@ def _gemma3n(fields: ConfigFields) -> LayerStack:
 
 #: model_type → reader
 MIXED_READERS: dict[str, Callable[[ConfigFields], LayerStack]] = {
+    "bamba": _bamba,
     "falcon_h1": _falcon_h1,
     "gemma3n_text": _gemma3n,
     "granitemoehybrid": _granite_hybrid,

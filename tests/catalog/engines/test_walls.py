@@ -19,6 +19,7 @@ from glmplan.catalog.entries.accelerators import accelerator_names, load_acceler
 from glmplan.catalog.schema.engine import Conditions, Engine, Wall, number_test, version_key
 from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.io.runs.ledger import load_measurements
 
 ENGINES = ("any", *engine_names())
 WALLS = [(engine, wall) for engine in ENGINES for wall in load_engine(engine).walls]
@@ -280,3 +281,17 @@ def test_every_part_with_memory_has_exactly_one_default_for_each_setting():
             for setting in {entry.setting for entry in defaults}:
                 ours = [one for one in defaults if one.setting == setting and _holds(one, None, memory, name, 4)]
                 assert len(ours) == 1, (name, engine, setting)
+
+
+def test_no_measured_run_contradicts_the_releases_that_know_its_model():
+    engines = {name for name in engine_names() if load_engine(name).families}
+    stated = {
+        (run.engine, run.engine_version, run.model)
+        for run in load_measurements()
+        # a release candidate may have what the wheels of releases show
+        if run.engine in engines and run.engine_version and "rc" not in run.engine_version and not run.unusable
+    }
+    assert len(stated) > 100
+    for engine, version, model in stated:
+        walls = walls_for(Conditions(engine=engine, engine_version=version, model=model))
+        assert [wall.id for wall in walls if wall.unknown_model] == []

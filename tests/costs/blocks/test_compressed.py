@@ -162,7 +162,7 @@ def test_every_rank_reads_all_entries_and_index_keys_no_faster_than_its_memory_g
 
 
 def test_people_and_walls_have_words_for_it():
-    assert model_features(flash()) == {"csa", "moe"}
+    assert model_features(flash()) == {flash().family, "csa", "moe"}
     words = [CompressedMixer(attention(ratio)).words for ratio in (0, 4)]
     assert words[0] == "compressed attention, 64 heads of 512, window 128"
     assert words[1].endswith("one entry for 4 tokens, top-512 of an indexer")

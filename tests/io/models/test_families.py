@@ -10,6 +10,7 @@ from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.io.models.hf_config import READERS, model_from_config
 from glmplan.io.models.plain_architectures import PLAIN_FAMILIES
 from tests.io.models.families import _UNTIED, FAMILIES, experts, fields, layers, vocabulary
+from tests.io.models.published import PUBLISHED
 
 
 def read(name):
@@ -20,6 +21,15 @@ def read(name):
 def test_a_config_gives_the_number_of_parameters_of_the_reference(name):
     model, counted = read(name), FAMILIES[name]
     total = model_parameters(model).total + model.extra_parameters
+    assert total == pytest.approx(counted.total, rel=counted.within or 1e-12)
+    assert model.not_understood == ()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_config_gives_the_published_number_of_parameters(name):
+    model, counted = model_from_config(PUBLISHED[name].config, name=name), PUBLISHED[name]
+    parameters = model_parameters(model)
+    total = parameters.total + parameters.mtp + model.extra_parameters
     assert total == pytest.approx(counted.total, rel=counted.within or 1e-12)
     assert model.not_understood == ()
 
@@ -61,6 +71,52 @@ def test_recurrent_layers_hold_their_state(name, layer, state, window):
     mixer = mixer_of(model.layers[layer])
     assert (mixer.state_values, mixer.conv_values) == (state, window)
     assert model_state_bytes(model) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "cached"),
+    [
+        # 32 layers of one KV head of 64 values, in BF16
+        ("tiiuae/falcon-7b", 32 * 2 * 64 * 2),
+        # 60 layers of 8
+        ("tiiuae/falcon-40b", 60 * 8 * 2 * 64 * 2),
+        ("bigcode/starcoder", 40 * 2 * 128 * 2),
+        # 3 of 32 layers attend
+        ("ibm-ai-platform/Bamba-9B-v1", 3 * 8 * 2 * 128 * 2),
+        # a latent of 512 + 64 values in 10 of 80 layers
+        ("inclusionAI/Ring-2.5-1T", 10 * 576 * 2),
+    ],
+)
+def test_old_and_hybrid_families_cache_what_their_attention_holds(name, cached):
+    model = model_from_config(PUBLISHED[name].config, name=name)
+    assert model_cache_bytes_per_token(model, "bf16", "vllm") == cached
+
+
+def test_the_least_of_the_stated_contexts_counts():
+    config = {**PUBLISHED["Qwen/Qwen-7B"].config, "max_position_embeddings": 32768, "seq_length": 8192}
+    assert model_from_config(config, name="qwen").max_context == 8192
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("gl198976/mpt-7b-instruct", "no_bias", False),
+        ("MayaPH/FinOPT-Washington (opt-125m)", "do_layer_norm_before", False),
+        # opt-350m projects its embedding
+        ("MayaPH/FinOPT-Washington (opt-125m)", "word_embed_proj_dim", 512),
+        ("poolside/Laguna-XS.2", "gating", "per-token"),
+        ("inclusionAI/Ling-3.0-tiny", "no_kda_lora", False),
+    ],
+)
+def test_a_form_of_a_family_that_is_not_modelled_is_refused_by_its_field(name, field, value):
+    with pytest.raises(UnknownArchitecture, match=field):
+        model_from_config({**PUBLISHED[name].config, field: value}, name="other")
+
+
+@pytest.mark.parametrize("model_type", ["t5", "bart", "llada", "rwkv7", "zamba2"])
+def test_models_without_a_plain_decoder_are_refused_with_the_reason(model_type):
+    with pytest.raises(UnknownArchitecture, match="is refused: "):
+        model_from_config({"model_type": model_type, "architectures": ["Other"]}, name="other")
 
 
 def test_windows_of_a_family_follow_its_period():

@@ -47,6 +47,7 @@ _NEMOTRON = {
     "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1, "conv_kernel": 4, **_UNTIED,
 }  # fmt: skip
 _MOE = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+_SHORT = {"max_position_embeddings": 64}
 _MOE_KEYS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
 
 #: architecture → config, metadata, tensors that the reader looks for
@@ -158,6 +159,29 @@ SAME = {
            "attention.sliding_window_pattern": _SWITCHES},
         ["output.weight", "blk.0.attn_gate.weight", "blk.1.exp_probs_b.bias",
          *(f"blk.{layer}.ffn_gate_inp.weight" for layer in (1, 2, 3))]),
+    "falcon": (small("falcon", kv=None, num_kv_heads=2, new_decoder_architecture=True), keys(),
+               ["blk.0.attn_norm_2.weight"]),
+    "gptneox": (small("gpt_neox", kv=8, **_UNTIED), keys(attention__head_count_kv=8, use_parallel_residual=1),
+                ["output.weight"]),
+    "gpt2": (small("gpt2", kv=8) | _SHORT, keys(attention__head_count_kv=8, context_length=64), []),
+    "bloom": (small("bloom", kv=8), keys(attention__head_count_kv=8), []),
+    "mpt": (small("mpt", kv=None, kv_n_heads=2, expansion_ratio=2), keys(), []),
+    "qwen": (small("qwen", kv=8, **_UNTIED), keys(attention__head_count_kv=8), ["output.weight"]),
+    "stablelm": (small("stablelm", use_parallel_residual=True, qk_layernorm=True, **_UNTIED), keys(),
+                 ["output.weight", "blk.0.attn_q_norm.weight"]),
+    "starcoder": (small("gpt_bigcode", kv=1) | _SHORT, keys(attention__head_count_kv=1, context_length=64), []),
+    "afmoe": (
+        small("afmoe", num_experts=4, num_shared_experts=1, num_dense_layers=1, sliding_window=64, **_MOE, **_UNTIED),
+        keys(expert_shared_count=1, leading_dense_block_count=1, attention__sliding_window=64, **_MOE_KEYS),
+        ["output.weight"]),
+    "mellum": (
+        small("mellum", num_experts=4, sliding_window=64, layer_types=_TYPES, **_MOE, **_UNTIED),
+        keys(attention__sliding_window=64, **_MOE_KEYS) | {"attention.sliding_window_pattern": _SWITCHES},
+        ["output.weight"]),
+    "cohere2moe": (
+        small("cohere2_moe", num_experts=4, num_experts_per_tok=2, first_k_dense_replace=1, sliding_window=64,
+              prefix_dense_intermediate_size=128) | {"intermediate_size": 32},
+        keys(leading_dense_block_count=1, attention__sliding_window=64, **_MOE_KEYS), []),
     "mimo2": (
         small("mimo_v2", kv=2, head_dim=16, v_head_dim=8, swa_head_dim=16, swa_v_head_dim=8, swa_num_attention_heads=8,
               swa_num_key_value_heads=4, sliding_window=64, hybrid_layer_pattern=[1, 1, 0, 1], n_routed_experts=4,
@@ -192,7 +216,8 @@ def test_a_file_gives_the_layers_of_the_same_config(tmp_path, architecture):
     config, metadata, names = SAME[architecture]
     expected = model_from_config(config, name="same")
     count = model_parameters(expected)
-    write(tmp_path / "same.gguf", architecture, metadata, names, count.total + count.mtp * bool(expected.mtp))
+    write(tmp_path / "same.gguf", architecture, metadata, names,
+          count.total + count.mtp * bool(expected.mtp) + expected.extra_parameters)  # fmt: skip
     model, _ = read_gguf_model(tmp_path / "same.gguf")
     assert [model.layers[name] for name in model.layer_names] == [
         expected.layers[name] for name in expected.layer_names
@@ -229,7 +254,8 @@ def test_an_unknown_architecture_names_the_model_of_the_catalogue(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reason"), [("bert", "embedding"), ("nomic-bert-moe", "embedding"), ("clip", "image projector")]
+    ("architecture", "reason"),
+    [("bert", "embedding"), ("nomic-bert-moe", "embedding"), ("clip", "image projector"), ("mamba2", "no attention")],
 )
 def test_a_file_of_a_model_that_generates_no_text_is_refused_with_the_reason(tmp_path, architecture, reason):
     write(tmp_path / "e.gguf", architecture, keys(), [], 512)

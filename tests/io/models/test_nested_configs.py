@@ -122,6 +122,6 @@ def test_families_of_2026_have_the_size_of_their_names(config, billions):
 
 def test_a_refused_architecture_says_what_can_be_given_instead():
     with pytest.raises(UnknownArchitecture, match="models show NAME --format toml"):
-        model_from_config({"model_type": "falcon"}, name="falcon")
+        model_from_config({"model_type": "persimmon"}, name="persimmon")
     with pytest.raises(UnknownArchitecture, match="phi-4-mini"):
         model_from_config({"model_type": "phi4mm"}, name="phi")
