@@ -24,7 +24,7 @@ from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
 
-__all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size"]
+__all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size", "read_sizes"]
 
 _AMOUNT = re.compile(r"(?:([A-Za-z]{3})\s*)?([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
 _SIGNS = {"$": "USD", "€": "EUR", "£": "GBP"}
@@ -202,6 +202,20 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         given=given,
         traffic=arrivals,
     )
+
+
+def read_sizes(models: str | Sequence[str], slo: str, **said: Any) -> list[SizeQuestion]:
+    """Return the question of `size` for each of several models.
+
+    - `models`: Names as text with commas or a list; a repeated name counts once.
+    - `**said`: As in `read_size`.
+
+    Examples
+    --------
+    >>> [one.spec.name for one in read_sizes("llama-3.1-8b, glm-5.1-fp8", "tpot p95 < 60 ms", users=4)]
+    ['llama-3.1-8b', 'glm-5.1']
+    """
+    return [read_size(model, slo, **said) for model in dict.fromkeys(_list(models, "--model"))]
 
 
 def _own(file: Any, *, only: tuple[str, ...], limits: tuple[Watts | None, ...], both: bool) -> tuple[OwnMachine, ...]:

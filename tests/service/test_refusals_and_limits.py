@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 import httpx
 import pytest
 
+from glmplan.catalog.entries.models import model_names
 from glmplan.errors import SpecError
 from glmplan.planner.ask import Arrivals, Question
 from glmplan.purchase.axes import POINT_AXES, STRUCTURE_AXES
@@ -141,6 +142,21 @@ def test_sweeps_and_simulations_are_bounded(client, patient):
     assert "50,000 points" in told and "at most 20,000 here" in told and "--most" not in told
     load = {"traffic": "closed:2", "requests": patient.requests, "replications": 2}
     assert "requests" in wrong(client.post("/v1/simulate", json=PLAN | load))["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "words"),
+    [
+        ({"model": model_names()[:21]}, "model", "more than the 20 models"),
+        ({"model": ["llama-3.1-8b", "../x"]}, "model.1", "names a file"),
+        ({"model": ["llama-3.1-8b", "lama-3.1-8b"]}, "model", "lama-3.1-8b"),
+        ({"model": [" "]}, "model", "is empty"),
+        ({"model": "llama-3.1-8b,qwen3-8b", "acceptance_test": True}, "acceptance_test", "is for one model"),
+    ],
+)
+def test_several_models_are_refused_before_a_search(client, said, field, words):
+    found = wrong(client.post("/v1/size", json={"slo": "tpot p95 < 50 ms", "users": 4, **said}))
+    assert found["field"] == field and words in found["message"]
 
 
 def test_a_job_tells_how_far_it_is_and_gives_its_answer(client):

@@ -81,12 +81,15 @@ def test_sweep_is_that_of_the_command_line(client, printed):
     assert found["points"] == 4
 
 
-def test_size_is_that_of_the_command_line(client, printed):
+@pytest.mark.parametrize("models", [["llama-3.1-8b"], ["qwen3-8b", "llama-3.1-8b", "qwen3-8b"]])
+def test_size_is_that_of_the_command_line(client, printed, models):
     slo = "tpot p95 < 50 ms"
-    question = {"model": "llama-3.1-8b", "slo": slo, "users": 4, "only": "rtx-5090,l40s", **SHORT, "answers": 1}
-    found = asked(client, "size", question | {"today": DAY})
-    words = ("size", "--model", "llama-3.1-8b", "--slo", slo, "--users", 4, "--only", "rtx-5090,l40s", "--answers", 1)
-    assert found == printed(*words, "--input", 256, "--output", 32, "--today", DAY, "--format", "json")
+    question = {"slo": slo, "users": 4, "only": "rtx-5090,l40s", **SHORT, "answers": 1, "today": DAY}
+    found = [asked(client, "size", question | {"model": one}) for one in (models, ", ".join(models))]
+    words = ("size", "--slo", slo, "--users", 4, "--only", "rtx-5090,l40s", "--answers", 1, "--model", ",".join(models))
+    said = printed(*words, "--input", 256, "--output", 32, "--today", DAY, "--format", "json")
+    assert found == [said, said]
+    assert [one["model"] for one in said.get("models", [said])] == list(dict.fromkeys(models))
 
 
 def test_size_takes_lists_and_numbers_where_the_command_line_takes_text(client):
