@@ -397,6 +397,8 @@ class FitAnswer(BaseModel):
     evidence: str
     recommended_benchmark: Benchmark | None
     fits: list[str]
+    #: content by name, if `deploy` was given
+    deployment_files: dict[str, str] | None = None
 
 
 class PredictedLoad(BaseModel):

@@ -55,9 +55,12 @@ Progress = Callable[[int, int], None]
 
 
 def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.deployment_files import deployment_files
     from glmplan.present.json_answers import fit_record
 
-    return fit_record(_planned(question))
+    planned = _planned(question)
+    files = {} if question.deploy is None else {"deployment_files": deployment_files(planned, question.deploy)}
+    return fit_record(planned) | files
 
 
 def _planned(question: q.FitQuestion) -> FitAnswer:

@@ -202,6 +202,9 @@ class FitQuestion(_ArrivalsQuestion):
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
     traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
     changes: bool = Field(True, description="Evaluate changes of the plan; false answers sooner.")
+    deploy: _Names | None = Field(
+        None, description="Platforms of deployment files, which are added to the answer.", examples=["kubernetes"]
+    )
 
 
 class ValueQuestion(PlanQuestion):

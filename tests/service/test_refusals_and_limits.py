@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import socket
 import time
 from contextlib import suppress
@@ -11,6 +13,8 @@ import httpx
 import pytest
 
 from glmplan.catalog.entries.models import model_names
+from glmplan.cli.fit import command as fit
+from glmplan.cli.size import command as size
 from glmplan.errors import SpecError
 from glmplan.planner.ask import Arrivals, Question
 from glmplan.purchase.axes import POINT_AXES, STRUCTURE_AXES
@@ -234,6 +238,15 @@ def test_questions_have_the_fields_of_the_library():
     # the service has no scheduler options, without which priorities and images have no effect
     assert arriving >= set(Arrivals.__annotations__) - {"input", "output", "lengths", "ramp", "urgent", "images"}
     assert set(q.SweepQuestion.model_fields) >= {*STRUCTURE_AXES, *POINT_AXES}
+
+
+@pytest.mark.parametrize(("command", "question"), [(fit, q.FitQuestion), (size, q.SizeQuestion)])
+def test_each_option_is_a_field_or_the_guide_says_why_not(pytestconfig, command, question):
+    said = (pytestconfig.rootpath / "docs/guide/service.md").read_text(encoding="utf-8").partition("Fields are the options")[2]
+    said = said.partition("```")[0]
+    names = {"form": "format"}
+    left = {names.get(name, name) for name in inspect.signature(command).parameters} - set(question.model_fields)
+    assert {name for name in left if not re.search(rf"--{name.replace('_', '-')}[ `]", said)} == set()
 
 
 def test_metrics_count_requests_by_route_and_never_by_what_was_asked(client, patient):

@@ -42,6 +42,14 @@ def test_fit_is_that_of_the_command_line(client, printed):
     assert found == printed(*words)
 
 
+def test_deployment_files_are_those_of_the_command_line(client, printed, tmp_path):
+    found = asked(client, "fit", PLAN | {"deploy": ["compose", "slurm"]})
+    files = found.pop("deployment_files")
+    words = ("fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--deploy", "compose,slurm", "--out", tmp_path)
+    assert found == printed(*words, "--format", "json")
+    assert files == {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} and len(files) == 2
+
+
 def test_simulate_is_that_of_the_command_line(client, printed):
     load = {"traffic": "poisson:2/s", "requests": 60, "seed": 3, "slo": "ttft p95 < 2 s", "turns": None}
     found = asked(client, "simulate", PLAN | SHORT | load)
