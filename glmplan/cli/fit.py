@@ -38,8 +38,8 @@ class ViewOptions:
     deploy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write deployment files of the plan into --out, with commas for: kubernetes, helm-vllm, llm-d, dynamo, "
-            "compose, systemd, slurm."
+            help="Write deployment files of the plan into --out, with commas for: kubernetes, helm-vllm, llm-d, "
+            "dynamo, compose, systemd, slurm."
         ),
     ] = None
     out: Annotated[Path | None, typer.Option(help="Folder of the deployment files.")] = None

@@ -235,7 +235,8 @@ def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any
     options = question.model_dump(exclude=other, exclude_none=True) | {"kind": question.kind}
     each = read_sizes(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
     if len(each) > limits["models"]:
-        raise SpecError(f"are more than the {limits['models']:,} models of one question", field="model", value=len(each))
+        message = f"are more than the {limits['models']:,} models of one question"
+        raise SpecError(message, field="model", value=len(each))
     if question.acceptance_test:
         check_acceptance(each)
     first, *others = sized_each(each, money_of_question(question), answers=question.answers, progress=progress)

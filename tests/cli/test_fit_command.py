@@ -165,7 +165,8 @@ def test_an_unknown_name_says_first_what_was_meant_in_an_order_that_is_always_th
 
 
 def test_deployment_files_are_written_into_a_folder_and_named(tmp_path):
-    done = piped(*ASKED, "--section", "start", "--deploy", "compose,slurm", "--deploy", "slurm", "--out", str(tmp_path / "d"))
+    platforms = ("--deploy", "compose,slurm", "--deploy", "slurm")
+    done = piped(*ASKED, "--section", "start", *platforms, "--out", str(tmp_path / "d"))
     assert done.returncode == 0, done.stderr
     paths = sorted(str(path) for path in (tmp_path / "d").iterdir())
     assert [path.rpartition("/")[2] for path in paths] == ["compose.yaml", "llama-3-1-8b-bf16.sbatch"]

@@ -190,7 +190,8 @@ def test_a_plan_is_simulated_under_traffic(opened, client):
     load = {"traffic": "sessions:3", "turns": 4, "start": 900}
     found = client.post("/v1/fit", json=plan | load).json()
     rows = page.locator("#runs tbody tr")
-    assert rows.count() == len(found["traffic_runs"]) and found["traffic"][1:] in page.locator("#runs p").first.inner_text()
+    assert rows.count() == len(found["traffic_runs"])
+    assert found["traffic"][1:] in page.locator("#runs p").first.inner_text()
     shown = f"{found['traffic_runs'][0]['ttft_mean_ms']['value']:.3g} ms"
     assert shown in rows.first.inner_text()
     assert violations(page) == []

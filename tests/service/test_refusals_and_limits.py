@@ -242,8 +242,8 @@ def test_questions_have_the_fields_of_the_library():
 
 @pytest.mark.parametrize(("command", "question"), [(fit, q.FitQuestion), (size, q.SizeQuestion)])
 def test_each_option_is_a_field_or_the_guide_says_why_not(pytestconfig, command, question):
-    said = (pytestconfig.rootpath / "docs/guide/service.md").read_text(encoding="utf-8").partition("Fields are the options")[2]
-    said = said.partition("```")[0]
+    guide = (pytestconfig.rootpath / "docs/guide/service.md").read_text(encoding="utf-8")
+    said = guide.partition("Fields are the options")[2].partition("```")[0]
     names = {"form": "format"}
     left = {names.get(name, name) for name in inspect.signature(command).parameters} - set(question.model_fields)
     assert {name for name in left if not re.search(rf"--{name.replace('_', '-')}[ `]", said)} == set()
