@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.screen import Form, Section, has_colours, painted, say, width
+from glmplan.cli.screen import Form, has_colours, painted, say, width
 from glmplan.errors import printable
+from glmplan.request.option import read_names
 from glmplan.request.plan import PlanRequest
 
 if TYPE_CHECKING:
     from glmplan.planner import FitAnswer
     from glmplan.simulation.traffic.spec import Traffic
 
-__all__ = ["Platform", "ViewOptions", "command"]
-
-
-class Platform(StrEnum):
-    """Platforms for which deployment files are written."""
-
-    kubernetes = "kubernetes"
-    helm_vllm = "helm-vllm"
-    llm_d = "llm-d"
-    dynamo = "dynamo"
-    compose = "compose"
-    systemd = "systemd"
-    slurm = "slurm"
+__all__ = ["ViewOptions", "command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,13 +29,18 @@ class ViewOptions:
     form: o.Format = Form.text
     full: Annotated[bool, typer.Option("--full", help="The whole page instead of the first screen.")] = False
     section: Annotated[
-        list[Section] | None,
-        typer.Option(help="Parts of the page: memory, users, layouts, changes, warnings, start, basis; repeatable."),
+        list[str] | None,
+        typer.Option(
+            help="Parts of the page, with commas: memory, traffic, users, layouts, changes, warnings, start, basis."
+        ),
     ] = None
     explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False
     deploy: Annotated[
-        list[Platform] | None,
-        typer.Option(help="Write deployment files of the plan for this platform, into --out; repeatable."),
+        list[str] | None,
+        typer.Option(
+            help="Write deployment files of the plan into --out, with commas for: kubernetes, helm-vllm, llm-d, "
+            "dynamo, compose, systemd, slurm."
+        ),
     ] = None
     out: Annotated[Path | None, typer.Option(help="Folder of the deployment files.")] = None
     plot: o.Charts = None
@@ -88,22 +81,21 @@ def command(
 
         say(fit_explanation(answer), end="")
     if view.out is not None:
-        _deploy(answer, view.deploy or [], view.out, quiet=view.form is not Form.text)
+        _deploy(answer, ",".join(view.deploy or ()), view.out, quiet=view.form is not Form.text)
     if view.plot is not None:
         _plot(answer, view.plot)
 
 
-def _deploy(answer: FitAnswer, platforms: list[Platform], folder: Path, *, quiet: bool) -> None:
+def _deploy(answer: FitAnswer, platforms: str, folder: Path, *, quiet: bool) -> None:
     """Write deployment files and print their paths; to stderr if quiet."""
     from glmplan.catalog.files import understood, write_atomically
     from glmplan.present.deployment_files import deployment_files
 
     with understood(str(folder), "folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        for platform in dict.fromkeys(platforms):
-            for name, text in deployment_files(answer, platform.value).items():
-                write_atomically(folder / name, text)
-                say(str(folder / name), err=quiet)
+        for name, text in deployment_files(answer, platforms).items():
+            write_atomically(folder / name, text)
+            say(str(folder / name), err=quiet)
 
 
 def _plot(answer: FitAnswer, path: Path) -> None:
@@ -159,8 +151,13 @@ def _written(answer: FitAnswer, view: ViewOptions) -> str:
         return text
     found = fit_sections(answer, width())
     none = "not in this answer: {}; it has " + ", ".join(found) + "\n"
-    asked = dict.fromkeys(one.value for one in view.section)
-    return "\n".join(found.get(name) or none.format(name) for name in asked)
+    return "\n".join(found.get(name) or none.format(name) for name in _sections(view))
+
+
+def _sections(view: ViewOptions) -> tuple[str, ...]:
+    from glmplan.present.answer_text import SECTIONS
+
+    return read_names(",".join(view.section or ()), "--section", SECTIONS)
 
 
 def _check(view: ViewOptions) -> None:
@@ -177,5 +174,11 @@ def _check(view: ViewOptions) -> None:
         from glmplan.present.charts import check_chart
 
         check_chart(view.plot)
+    if view.section:
+        _sections(view)
+    if view.deploy:
+        from glmplan.present.deployment_files import PLATFORMS
+
+        read_names(",".join(view.deploy), "--deploy", PLATFORMS)
     if view.full and view.section:
         raise SpecError("is a part of what --full prints: give one of them", field="--section")

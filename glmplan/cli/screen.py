@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Form",
     "RecordForm",
-    "Section",
     "bar",
     "console",
     "error_words",
@@ -125,22 +124,6 @@ class Form(StrEnum):
     json = "json"
     csv = "csv"
     md = "md"
-
-
-class Section(StrEnum):
-    """Sections of the page of `glmplan fit`, in order.
-
-    A test in `tests/cli` compares them with the sections of the page.
-    """
-
-    memory = "memory"
-    traffic = "traffic"
-    users = "users"
-    layouts = "layouts"
-    changes = "changes"
-    warnings = "warnings"
-    start = "start"
-    basis = "basis"
 
 
 # A progress bar on standard error, shown only on a terminal.

@@ -74,31 +74,21 @@ def command(
     """
     from glmplan.cli.options import read_money
     from glmplan.cli.screen import bar
-    from glmplan.errors import SpecError
-    from glmplan.purchase.size import sized
-    from glmplan.purchase.size_question import read_size
+    from glmplan.purchase.size import sized_each
+    from glmplan.purchase.size_question import read_sizes
 
     said = o.given(spend) | {"kind": o.kind_of(money)}
-    names = dict.fromkeys(name.strip() for name in ",".join(model).split(",") if name.strip())
-    questions = [
-        read_size(
-            name, slo, users=users, traffic=traffic, rent_term=money.rent_term,
-            rates=money.rate, **joined(said), **deployment, **shape,
-        )
-        for name in names
-    ]  # fmt: skip
+    questions = read_sizes(
+        ",".join(model), slo, users=users, traffic=traffic, rent_term=money.rent_term,
+        rates=money.rate, **joined(said), **deployment, **shape,
+    )  # fmt: skip
     if acceptance_test is not None:
-        from glmplan.present.acceptance import check_ladder
+        from glmplan.present.acceptance import check_acceptance
 
-        if len(questions) > 1:
-            raise SpecError(
-                "is for one model, and several are given", field="--acceptance-test", value=str(acceptance_test)
-            )
-        check_ladder(questions[0].traffic)
-    paid, found = read_money(money), []
-    for asked in questions:
-        with bar("machines") as progress:
-            found.append(sized(asked, paid, answers=answers, progress=progress))
+        check_acceptance(questions)
+    paid = read_money(money)
+    with bar("machines") as progress:
+        found = sized_each(questions, paid, answers=answers, progress=progress)
     _show(found, form)
     if acceptance_test is not None:
         _contract(found[0], acceptance_test)
@@ -116,11 +106,11 @@ def _contract(found: Sized, path: Path) -> None:
 
 
 def _show(found: list[Sized], form: Form) -> None:
-    from glmplan.present.size_text import models_text, size_content, size_text
+    from glmplan.present.size_text import models_text, size_content, size_record, size_text
 
     contents = [size_content(one) for one in found]
     if form is Form.json:
-        say(json.dumps(contents[0] if len(contents) == 1 else {"models": contents}, indent=2))
+        say(json.dumps(size_record(contents), indent=2))
         return
     if form is Form.text:
         texts = [size_text(one, content) for one, content in zip(found, contents, strict=True)]

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.planner.launch import degrees_of, validate_command
 from glmplan.purchase.size_answer import Option, Sized, figures_of, floored_probability, share_of
+from glmplan.purchase.size_question import SizeQuestion
 from glmplan.simulation.traffic.slo import parse_slo
-from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import counted_unit
 
-__all__ = ["acceptance_test", "check_ladder"]
+__all__ = ["acceptance_test", "check_acceptance"]
 
 _PERCENT = {"mean": 50.0, "p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
@@ -28,7 +29,7 @@ def acceptance_test(option: Option, found: Sized) -> str:
     bound by a prediction. The prediction is listed beside them, to recognise a machine that passes narrowly.
     """
     asked, planned, traffic = found.asked, option.planned, found.asked.traffic
-    check_ladder(traffic)
+    check_acceptance([asked])
     each, rate = share_of(traffic, option.machines).users or 0, _rate(option, found)
     figures = figures_of(option, found)
     ladder = sorted({1, *(max(round(each * share), 1) for share in (0.25, 0.5, 1.0)), each}) if rate is None else []
@@ -84,8 +85,12 @@ def acceptance_test(option: Option, found: Sized) -> str:
     return "\n".join(lines)
 
 
-def check_ladder(traffic: Traffic) -> None:
-    """Raise SpecError for a load that `glmplan validate` cannot generate."""
+def check_acceptance(questions: Sequence[SizeQuestion]) -> None:
+    """Raise SpecError for several models, or a load that validate lacks."""
+    first, *others = questions
+    if others:
+        raise SpecError("is for one model, and several are given", field="--acceptance-test", value=first.model)
+    traffic = first.traffic
     if traffic.kind not in ("closed", "poisson"):
         message = "needs a load of users or random arrivals, as in --users 20"
         raise SpecError(message, field="--acceptance-test", value=traffic.kind)

@@ -22,7 +22,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from glmplan.catalog.engines.limitations import load_engine
 from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import SpecError
 from glmplan.planner.launch import launch_files
+from glmplan.request.option import read_names
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -348,8 +349,10 @@ PLATFORMS = {
 }
 
 
-def deployment_files(answer: FitAnswer, platform: str) -> dict[str, str]:
-    """Return the deployment files of a plan, by name.
+def deployment_files(answer: FitAnswer, platforms: str | Sequence[str]) -> dict[str, str]:
+    """Return the deployment files of a plan by name.
+
+    - `platforms`: Names of `PLATFORMS`, as a list or as text with commas.
 
     Examples
     --------
@@ -358,6 +361,5 @@ def deployment_files(answer: FitAnswer, platform: str) -> dict[str, str]:
     >>> sorted(deployment_files(fit_answer(PlanRequest("gpt-oss-120b", "1xh100-sxm")), "llm-d"))
     ['kustomization.yaml', 'patch-modelserver.yaml']
     """
-    if platform not in PLATFORMS:
-        raise SpecError("is not a platform", field="--deploy", value=platform, choices=PLATFORMS)
-    return PLATFORMS[platform](server_of(answer))
+    names, server = read_names(platforms, "--deploy", PLATFORMS), server_of(answer)
+    return {name: text for platform in names for name, text in PLATFORMS[platform](server).items()}

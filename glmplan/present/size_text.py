@@ -17,7 +17,7 @@ from glmplan.present.text import EVIDENCE_LABELS
 from glmplan.purchase.size_answer import OFFERED, Option, Sized, figures_of, floored_probability, servers_text
 from glmplan.units import counted_unit
 
-__all__ = ["answer_rows", "models_text", "size_content", "size_text"]
+__all__ = ["answer_rows", "models_text", "size_content", "size_record", "size_text"]
 
 #: machines without a price that the text lists
 _NAMED = 12
@@ -135,6 +135,11 @@ def size_content(found: Sized) -> dict[str, Any]:
         "looked_at": found.looked_at,
         "notes": [*other_name(asked.model, asked.spec.name), *terms.notes],
     }
+
+
+def size_record(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of one model, or of several with a list of them."""
+    return contents[0] if len(contents) == 1 else {"models": list(contents)}
 
 
 def _by_kind(machines: Sequence[str]) -> dict[str, list[str]]:

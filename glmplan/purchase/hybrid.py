@@ -22,10 +22,13 @@ from glmplan.errors import Infeasible, SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.ask import deployment, predict, safe
+from glmplan.planner.service import loads_at
+from glmplan.planner.traffic_search import described_under
 from glmplan.planner.users import places_of
 from glmplan.prediction.distribution import SURE
 from glmplan.purchase.cost import HOURS
 from glmplan.purchase.money import KINDS, Money, offers_of, ways_of
+from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import METRICS, Target, parse_slo
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import PerSecond, Ratio, Usd
@@ -145,9 +148,10 @@ def read_portfolio(file: str | Path, money: Money, *, probability: Ratio = SURE)
 
     Notes
     -----
-    The capacity is the rate of `glmplan.safe` for that class alone with Poisson arrivals; without an SLO it is the
-    lower bound of the throughput at the largest concurrency. A machine divides its time among classes: gains of common
-    batches, and delays of short prompts by long ones, are not modelled. All rents are at one term.
+    The capacity is the rate of `glmplan.safe` for that class alone with Poisson arrivals, in the layout of the plan or
+    in that for the SLO, whichever serves more; without an SLO it is the lower bound of the throughput at the largest
+    concurrency. A machine divides its time among classes: gains of common batches, delays of short prompts by long
+    ones, and one layout for classes with different ones are not modelled. All rents are at one term.
     """
     classes, entries, apis = _entries(file)
     money = money.at_one_term(resolve_machine(entry.on) for entry in entries if entry.usd_month is None)
@@ -239,7 +243,14 @@ def _capacity(entry: _LocalEntry, kind: RequestClass, probability: Ratio) -> Per
         rate = predict(planned, users=min(concurrency, 4096)).figures["output_rate"]
         return rate.quantile(1.0 - probability) / kind.output
     traffic = Traffic(kind="poisson", rate=1.0, input=kind.input, output=kind.output, shared_prefix=kind.cached)
-    return float(safe(planned, kind.slo, traffic=traffic, probability=probability).load)
+    load = float(safe(planned, kind.slo, traffic=traffic, probability=probability).load)
+    # the layout for the SLO is the best one at the rate that the usual layout serves
+    words = PlanRequest(entry.model, entry.on, input=kind.input, output=kind.output, probability=probability)
+    at = traffic.at_load(load or kind.requests_per_day / 86_400)
+    described, _ = described_under(words, [at], slo=kind.slo)
+    if described.plan is None or described.plan[1].terms == planned.holding.terms:
+        return load
+    return max(load, float(loads_at(described, at, parse_slo(kind.slo), probability=probability).load))
 
 
 def _seller(api: ApiEntry, classes: tuple[RequestClass, ...], money: Money, file: str | Path) -> Seller:

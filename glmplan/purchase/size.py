@@ -56,6 +56,7 @@ __all__ = [
     "candidates",
     "machine_counts",
     "sized",
+    "sized_each",
     "slo_statistics",
     "spend_of",
     "within",
@@ -466,6 +467,25 @@ def sized(
         answer = replace(answer, measured=after_measurement(first, asked, search.service(first.planned)))
     paid, missing = _per_token(answer)
     return replace(answer, per_token=paid, per_token_missing=missing)
+
+
+def sized_each(
+    questions: Sequence[SizeQuestion],
+    money: Money,
+    *,
+    answers: int = 5,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Sized]:
+    """Return the answer of each question; progress is that of all of them."""
+    count = len(questions)
+
+    def answer(place: int, asked: SizeQuestion) -> Sized:
+        def tried(done: int, total: int) -> None:
+            progress(place * total + done, count * total)
+
+        return sized(asked, money, answers=answers, progress=tried)
+
+    return [answer(place, asked) for place, asked in enumerate(questions)]
 
 
 def _with_headroom(search: _Search, option: Option) -> Option:

@@ -18,13 +18,13 @@ from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
 from glmplan.prediction.distribution import PROBABILITIES, probability_asked
 from glmplan.purchase.inventory import OwnMachine, read_inventory
 from glmplan.purchase.money import kinds_of, read_rates
-from glmplan.request.option import options_of, spelled
+from glmplan.request.option import options_of, read_names, spelled
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
 
-__all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size"]
+__all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size", "read_sizes"]
 
 _AMOUNT = re.compile(r"(?:([A-Za-z]{3})\s*)?([\d_.,]+)\s*([kKM]?)\s*([A-Za-z]{3})?")
 _SIGNS = {"$": "USD", "€": "EUR", "£": "GBP"}
@@ -204,6 +204,20 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     )
 
 
+def read_sizes(models: str | Sequence[str], slo: str, **said: Any) -> list[SizeQuestion]:
+    """Return the question of `size` for each of several models.
+
+    - `models`: Names as text with commas or a list; a repeated name counts once.
+    - `**said`: As in `read_size`.
+
+    Examples
+    --------
+    >>> [one.spec.name for one in read_sizes("llama-3.1-8b, glm-5.1-fp8", "tpot p95 < 60 ms", users=4)]
+    ['llama-3.1-8b', 'glm-5.1']
+    """
+    return [read_size(model, slo, **said) for model in read_names(models, "--model")]
+
+
 def _own(file: Any, *, only: tuple[str, ...], limits: tuple[Watts | None, ...], both: bool) -> tuple[OwnMachine, ...]:
     """Return the machines of an inventory; none without a file."""
     if file is None:
@@ -312,13 +326,7 @@ def _sites(given: object) -> int:
 
 
 def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    words = given.split(",") if isinstance(given, str) else list(given)
-    found = tuple(word.strip() for word in words if word.strip())
-    if not found:
-        raise SpecError("is empty", field=field, value=given)
-    return found
+    return () if given is None else read_names(given, field)
 
 
 def _formats(model: ModelSpec, engines: tuple[str, ...]) -> tuple[str, ...]:

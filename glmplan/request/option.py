@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ __all__ = [
     "OptionRecord",
     "options_of",
     "read_counts",
+    "read_names",
     "spelled",
 ]
 
@@ -119,6 +120,27 @@ def read_counts(given: object, field: str) -> tuple[int, ...]:
         )
         raise SpecError(message, field=field)
     return tuple(sorted({whole_number(count, field, most=MOST_USERS) for count in counts}))
+
+
+def read_names(given: str | Sequence[str], field: str, choices: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return names from text with commas or a list, each once.
+
+    - `choices`: Names that are understood; empty where all are.
+
+    Examples
+    --------
+    >>> read_names("vllm, sglang,vllm", "--engine")
+    ('vllm', 'sglang')
+    """
+    words = given.split(",") if isinstance(given, str) else given
+    found = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+    if not found:
+        raise SpecError("is empty", field=field, value=given)
+    known = tuple(choices)
+    for name in found if known else ():
+        if name not in known:
+            raise SpecError(f"is none of {', '.join(known)}", field=field, value=name, choices=known)
+    return found
 
 
 def _as_given(given: object, field: str) -> object:

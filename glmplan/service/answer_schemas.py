@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from glmplan.io.json_names import FIT_SCHEMA
 from glmplan.planner.plan import REPLIES, USER_FIGURES
@@ -65,7 +65,9 @@ __all__ = [
     "Side",
     "SimulateAnswer",
     "SizeAnswer",
+    "SizeAnswers",
     "SizeOption",
+    "SizedModels",
     "Stating",
     "SweepAnswer",
     "TableAnswer",
@@ -395,6 +397,8 @@ class FitAnswer(BaseModel):
     evidence: str
     recommended_benchmark: Benchmark | None
     fits: list[str]
+    #: content by name, if `deploy` was given
+    deployment_files: dict[str, str] | None = None
 
 
 class PredictedLoad(BaseModel):
@@ -568,6 +572,16 @@ class SizeAnswer(BaseModel):
     notes: list[str]
     #: Markdown of the first answer, if it was asked for
     acceptance_test: str | None = None
+
+
+class SizedModels(BaseModel):
+    """Machines for each of several models, in the order of the question."""
+
+    models: list[SizeAnswer]
+
+
+class SizeAnswers(RootModel[SizeAnswer | SizedModels]):
+    """Machines to buy or rent, for one model or for each of several."""
 
 
 class Side(BaseModel):
@@ -847,7 +861,7 @@ ANSWER_SCHEMAS: dict[str, type[BaseModel]] = {
     "simulate": SimulateAnswer,
     "safe": SafeAnswer,
     "sweep": SweepAnswer,
-    "size": SizeAnswer,
+    "size": SizeAnswers,
     "compare": CompareAnswer,
     "cost": CostAnswer,
     "links": LinksAnswer,

@@ -55,9 +55,12 @@ Progress = Callable[[int, int], None]
 
 
 def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.present.deployment_files import deployment_files
     from glmplan.present.json_answers import fit_record
 
-    return fit_record(_planned(question))
+    planned = _planned(question)
+    files = {} if question.deploy is None else {"deployment_files": deployment_files(planned, question.deploy)}
+    return fit_record(planned) | files
 
 
 def _planned(question: q.FitQuestion) -> FitAnswer:
@@ -223,19 +226,24 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
 
 def _size(question: q.SizeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from glmplan.present.acceptance import acceptance_test, check_ladder
-    from glmplan.present.size_text import size_content
-    from glmplan.purchase.size import sized
-    from glmplan.purchase.size_question import read_size
+    from glmplan.present.acceptance import acceptance_test, check_acceptance
+    from glmplan.present.size_text import size_content, size_record
+    from glmplan.purchase.size import sized_each
+    from glmplan.purchase.size_question import read_sizes
 
     other = {"model", "slo", "answers", "acceptance_test", *q.MoneyQuestion.model_fields}
     options = question.model_dump(exclude=other, exclude_none=True) | {"kind": question.kind}
-    asked = read_size(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
+    each = read_sizes(question.model, question.slo, rent_term=question.rent_term, rates=question.rates, **options)
+    if len(each) > limits["models"]:
+        message = f"are more than the {limits['models']:,} models of one question"
+        raise SpecError(message, field="model", value=len(each))
     if question.acceptance_test:
-        check_ladder(asked.traffic)
-    found = sized(asked, money_of_question(question), answers=question.answers, progress=progress)
-    wanted = question.acceptance_test and found.options
-    return size_content(found) | ({"acceptance_test": acceptance_test(found.options[0], found)} if wanted else {})
+        check_acceptance(each)
+    first, *others = sized_each(each, money_of_question(question), answers=question.answers, progress=progress)
+    record = size_record([size_content(one) for one in (first, *others)])
+    if question.acceptance_test and first.options:
+        record["acceptance_test"] = acceptance_test(first.options[0], first)
+    return record
 
 
 def _compare(question: q.CompareQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:

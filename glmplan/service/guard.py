@@ -102,6 +102,7 @@ class Limits:
     points: int = 20_000  # points of a sweep, [-]
     requests: int = 50_000  # requests of a simulation, all replications together, [-]
     rows: int = 1_000  # rows of a table to predict, [-]
+    models: int = 20  # models of a search for machines, [-]
     #: `quick_seconds`, `long_seconds`, `job_seconds`: time limits of a quick answer (`fit`, `predict`, `compare`), of a
     #: longer one and of a job, [s]
     quick_seconds: float = 20.0

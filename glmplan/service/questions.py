@@ -202,6 +202,9 @@ class FitQuestion(_ArrivalsQuestion):
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
     traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
     changes: bool = Field(True, description="Evaluate changes of the plan; false answers sooner.")
+    deploy: _Names | None = Field(
+        None, description="Platforms of deployment files, which are added to the answer.", examples=["kubernetes"]
+    )
 
 
 class ValueQuestion(PlanQuestion):
@@ -300,9 +303,12 @@ class CompareQuestion(MoneyQuestion):
 
 
 class SizeQuestion(_Sized, MoneyQuestion):
-    """`glmplan size`: machines to buy or rent for a model, a load and an SLO."""
+    """`glmplan size`: machines to buy or rent for models, a load and an SLO."""
 
-    model: Name = Field(description="Catalogue name; a format in the name excludes others.", examples=["glm-5.1-nvfp4"])
+    model: _Names = Field(
+        description="Catalogue names, also separated by commas; a format in a name excludes others.",
+        examples=["glm-5.1-nvfp4"],
+    )
     slo: Slo = Field(description="SLO.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
     users: Whole | None = Field(None, description="Concurrent users.")
     traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")

@@ -13,8 +13,8 @@ from importlib.metadata import version
 import pytest
 
 from glmplan.cli import COMMANDS
-from glmplan.cli.screen import Section
 from glmplan.present.answer_text import SECTIONS
+from glmplan.present.deployment_files import PLATFORMS
 
 RUN = "import sys; from glmplan.cli import main; main(sys.argv[1:])"
 ASKED = ("fit", "llama-3.1-8b", "--on", "1xh100-sxm")
@@ -88,13 +88,14 @@ def test_a_section_is_its_part_of_the_page(name, page):
 
 
 def test_sections_are_printed_in_the_order_in_which_they_are_asked_for(page):
-    text = piped(*ASKED, "--section", "start", "--section", "memory", "--section", "start").stdout
+    text = piped(*ASKED, "--section", "start,memory", "--section", "start").stdout
     start, memory = piped(*ASKED, "--section", "start").stdout, piped(*ASKED, "--section", "memory").stdout
     assert text == f"{start}\n{memory}"
 
 
-def test_the_command_has_the_sections_of_the_page():
-    assert tuple(one.value for one in Section) == SECTIONS
+def test_the_help_names_the_sections_of_the_page_and_the_platforms():
+    text = "".join(piped("fit", "--help").stdout.split())
+    assert f"withcommas:{','.join(SECTIONS)}." in text and f"withcommasfor:{','.join(PLATFORMS)}." in text
 
 
 def test_a_pipe_is_plain_and_a_hundred_columns_wide(screen):
@@ -128,7 +129,8 @@ def test_an_error_is_coloured_on_a_terminal_only():
         (["--full", "--section", "users"], "--section"),
         (["--full", "--format", "json"], "--full"),
         (["--section", "users", "--format", "csv"], "--section"),
-        (["--section", "prices"], "prices"),
+        (["--section", "memory,prices"], "prices"),
+        (["--deploy", "compose,swarm", "--out", "x"], "swarm"),
     ],
 )
 def test_views_that_cannot_both_be_meant_are_refused(words, says):
@@ -163,7 +165,8 @@ def test_an_unknown_name_says_first_what_was_meant_in_an_order_that_is_always_th
 
 
 def test_deployment_files_are_written_into_a_folder_and_named(tmp_path):
-    done = piped(*ASKED, "--section", "start", "--deploy", "compose", "--deploy", "slurm", "--out", str(tmp_path / "d"))
+    platforms = ("--deploy", "compose,slurm", "--deploy", "slurm")
+    done = piped(*ASKED, "--section", "start", *platforms, "--out", str(tmp_path / "d"))
     assert done.returncode == 0, done.stderr
     paths = sorted(str(path) for path in (tmp_path / "d").iterdir())
     assert [path.rpartition("/")[2] for path in paths] == ["compose.yaml", "llama-3-1-8b-bf16.sbatch"]

@@ -10,6 +10,7 @@ import pytest
 
 from glmplan.cli import main
 from glmplan.errors import Infeasible, SpecError
+from glmplan.planner.ask import deployment, safe
 from glmplan.present.sweep_text import mix_text
 from glmplan.purchase.hybrid import (
     Local,
@@ -24,6 +25,7 @@ from glmplan.purchase.hybrid import (
     read_portfolio,
 )
 from glmplan.purchase.money import money_of
+from glmplan.simulation.traffic.spec import Traffic
 
 MONEY = money_of(today=date(2026, 11, 22))
 MONTH = 730 * 3600
@@ -189,6 +191,19 @@ def test_the_worked_example_deals_out_requests_as_the_case_that_it_is_from():
     assert break_even_scale(portfolio) is None
     scale = break_even_scale(portfolio_of_offered(portfolio))
     assert scale is None or scale > 1.0
+
+
+def test_the_layout_is_chosen_for_the_slo_of_the_class(tmp_path):
+    slo, lengths = "ttft p95 < 2 s, tpot p95 < 60 ms", {"input": 1000, "output": 200}
+    load = Traffic(kind="poisson", rate=1.0, **lengths)
+    usual = safe(deployment("llama-3.1-8b", "4xl40s", **lengths), slo, traffic=load).load
+    apart = safe(deployment("llama-3.1-8b", "4xl40s", tp=2, dp=2, **lengths), slo, traffic=load).load
+    (tmp_path / "p.toml").write_text(
+        f'[[classes]]\nname = "chat"\nrequests_per_day = 9000\ninput = 1000\noutput = 200\nslo = "{slo}"\n'
+        '[[local]]\nname = "server"\nmodel = "llama-3.1-8b"\non = "4xl40s"\nusd_month = 1000\n'
+    )
+    [server] = read_portfolio(tmp_path / "p.toml", MONEY).locals
+    assert server.carries["chat"] == pytest.approx(apart, rel=0.01) and apart > 1.2 * usual
 
 
 def test_a_machine_carries_more_at_a_lower_probability(tmp_path):

@@ -131,6 +131,77 @@ def test_a_search_shows_its_progress_filters_pins_and_exports(opened, tmp_path):
     until(page, "document.getElementById('arithmetic').innerText.includes('TTFT of 8 users')")
 
 
+def test_models_are_compared_at_a_rate_of_requests(opened):
+    models = ["llama-3.1-8b-bf16", "qwen3-8b-bf16"]
+    page = opened(f"/buy?model={models[0]}&also={models[1]}&load=rate&amount=1.5&only=1xrtx-5090&kind=buy")
+    ready(page)
+    with page.expect_request("**/v1/jobs") as begun:
+        page.locator("#go").click()
+    question = json.loads(begun.value.post_data)["question"]
+    assert (question["model"], question["traffic"]) == (models, "poisson:1.5/s") and "users" not in question
+    until(page, "!document.getElementById('verdict').hidden")
+    ready(page)
+    assert violations(page) == []
+    months = [float(text[1:].replace(",", "")) for text in page.locator("#models td:nth-child(5)").all_inner_texts()]
+    names = page.locator("#models button").all_inner_texts()
+    assert len(names) == 2 and months == sorted(months)
+    for place in (1, 0):
+        page.locator("#models button").nth(place).press("Enter")
+        assert page.locator("#verdict-title").inner_text().startswith(f"{names[place]}: ")
+        assert page.evaluate("document.activeElement.innerText") == names[place]
+    assert "meets the SLO for 1.5 requests/s" in page.locator("#headline").inner_text()
+    # the page of the machine simulates its share of the rate
+    page.goto(urljoin(page.url, page.locator("#options a").first.get_attribute("href")))
+    settled(page)
+    until(page, "Boolean(document.querySelector('#runs table'))")
+    assert "requests/s (poisson)" in page.locator("#runs p").first.inner_text()
+
+
+def test_conversations_are_asked_with_their_turns(opened):
+    page = opened("/buy?model=llama-3.1-8b-bf16&users=4&only=1xrtx-5090")
+    ready(page)
+    assert page.locator("[data-load]:visible input").evaluate_all("all => all.map((one) => one.id)") == ["pause"]
+    page.locator("#load").select_option("sessions")
+    for name, value in (("turns", "3"), ("begin", "500"), ("pause", "2")):
+        page.locator(f"#{name}").fill(value)
+    with page.expect_request("**/v1/jobs") as begun:
+        page.locator("#go").click()
+    question = json.loads(begun.value.post_data)["question"]
+    said = {"traffic": "sessions:4", "turns": 3, "start": 500, "tool_wait": 2}
+    assert {name: question[name] for name in said} == said and "users" not in question
+    page.locator("#cancel").click()
+    ready(page)
+    page.reload()
+    ready(page)
+    assert [page.locator(f"#{name}").input_value() for name in ("users", "load", "begin")] == ["4", "sessions", "500"]
+
+
+def test_a_plan_is_simulated_under_traffic(opened, client):
+    page = opened()
+    settled(page)
+    tab(page, "traffic")
+    page.locator("#load").select_option("sessions")
+    for name, value in (("amount", "3"), ("turns", "4"), ("begin", "900")):
+        page.locator(f"#{name}").fill(value)
+    page.locator("#traffic-form button").click()
+    until(page, "Boolean(document.querySelector('#runs table'))")
+    settled(page)
+    plan = {"model": "llama-3.1-8b-bf16", "on": "1xh100-sxm", "input": 512, "output": 128}
+    load = {"traffic": "sessions:3", "turns": 4, "start": 900}
+    found = client.post("/v1/fit", json=plan | load).json()
+    rows = page.locator("#runs tbody tr")
+    assert rows.count() == len(found["traffic_runs"])
+    assert found["traffic"][1:] in page.locator("#runs p").first.inner_text()
+    shown = f"{found['traffic_runs'][0]['ttft_mean_ms']['value']:.3g} ms"
+    assert shown in rows.first.inner_text()
+    assert violations(page) == []
+    page.locator("#amount").fill("1.5")
+    page.locator("#traffic-form button").click()
+    until(page, "document.querySelector('#runs [role=alert]')?.innerText.includes('whole number')")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_the_machines_of_a_search_are_found_by_their_names_and_taken_out_again(opened, client):
     page = opened("/buy?model=glm-5.1-nvfp4&users=8&only=rtx-5090,h200-sxm")
     ready(page)
@@ -709,7 +780,8 @@ def test_less_evidence_shows_a_wider_range(opened, client):
 def test_the_page_is_small(client):
     assert sum(len(client.get(f"/page/{name}").content) for name in (
         "index.html", "page.css", "main.js", "state.js", "combo.js", "curve.js", "verdict.js", "formats.js", "tabs.js",
-        "words.js", "memory.js", "links.js", "cost.js", "compare.js", "export.js", "dom.js", "steady.js", "icon.svg",
+        "words.js", "memory.js", "links.js", "cost.js", "compare.js", "export.js", "dom.js", "steady.js", "load.js",
+        "traffic.js", "icon.svg",
     )) < 300_000  # fmt: skip
 
 

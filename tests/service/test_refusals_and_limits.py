@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import socket
 import time
 from contextlib import suppress
@@ -10,6 +12,9 @@ from dataclasses import fields, replace
 import httpx
 import pytest
 
+from glmplan.catalog.entries.models import model_names
+from glmplan.cli.fit import command as fit
+from glmplan.cli.size import command as size
 from glmplan.errors import SpecError
 from glmplan.planner.ask import Arrivals, Question
 from glmplan.purchase.axes import POINT_AXES, STRUCTURE_AXES
@@ -143,6 +148,21 @@ def test_sweeps_and_simulations_are_bounded(client, patient):
     assert "requests" in wrong(client.post("/v1/simulate", json=PLAN | load))["message"]
 
 
+@pytest.mark.parametrize(
+    ("said", "field", "words"),
+    [
+        ({"model": model_names()[:21]}, "model", "more than the 20 models"),
+        ({"model": ["llama-3.1-8b", "../x"]}, "model.1", "names a file"),
+        ({"model": ["llama-3.1-8b", "lama-3.1-8b"]}, "model", "lama-3.1-8b"),
+        ({"model": [" "]}, "model", "is empty"),
+        ({"model": "llama-3.1-8b,qwen3-8b", "acceptance_test": True}, "acceptance_test", "is for one model"),
+    ],
+)
+def test_several_models_are_refused_before_a_search(client, said, field, words):
+    found = wrong(client.post("/v1/size", json={"slo": "tpot p95 < 50 ms", "users": 4, **said}))
+    assert found["field"] == field and words in found["message"]
+
+
 def test_a_job_tells_how_far_it_is_and_gives_its_answer(client):
     question = PLAN | {"traffic": "closed:2", "requests": 20, "input": 256, "output": 32, "ranges": False}
     begun = client.post("/v1/jobs", json={"ask": "simulate", "question": question})
@@ -218,6 +238,15 @@ def test_questions_have_the_fields_of_the_library():
     # the service has no scheduler options, without which priorities and images have no effect
     assert arriving >= set(Arrivals.__annotations__) - {"input", "output", "lengths", "ramp", "urgent", "images"}
     assert set(q.SweepQuestion.model_fields) >= {*STRUCTURE_AXES, *POINT_AXES}
+
+
+@pytest.mark.parametrize(("command", "question"), [(fit, q.FitQuestion), (size, q.SizeQuestion)])
+def test_each_option_is_a_field_or_the_guide_says_why_not(pytestconfig, command, question):
+    guide = (pytestconfig.rootpath / "docs/guide/service.md").read_text(encoding="utf-8")
+    said = guide.partition("Fields are the options")[2].partition("```")[0]
+    names = {"form": "format"}
+    left = {names.get(name, name) for name in inspect.signature(command).parameters} - set(question.model_fields)
+    assert {name for name in left if not re.search(rf"--{name.replace('_', '-')}[ `]", said)} == set()
 
 
 def test_metrics_count_requests_by_route_and_never_by_what_was_asked(client, patient):

@@ -123,6 +123,8 @@ def test_the_json_of_a_random_plan_is_what_the_document_says(check, capsys, word
         (["safe", *PLAN, "--slo", "tpot p95 < 50 ms", "--traffic", "closed:1", "--output", "32"], "SafeAnswer"),
         (["size", "--model", "llama-3.1-8b", "--users", "8", "--slo", "tpot p95 < 50 ms", "--only", "h100-sxm"],
          "SizeAnswer"),
+        (["size", "--model", "llama-3.1-8b,qwen3-8b", "--users", "8", "--slo", "tpot p95 < 50 ms", "--only", "l40s"],
+         "SizedModels"),
     ],
 )  # fmt: skip
 def test_the_json_of_the_command_line_is_what_the_document_says(check, capsys, words, name):

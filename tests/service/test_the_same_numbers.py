@@ -42,6 +42,14 @@ def test_fit_is_that_of_the_command_line(client, printed):
     assert found == printed(*words)
 
 
+def test_deployment_files_are_those_of_the_command_line(client, printed, tmp_path):
+    found = asked(client, "fit", PLAN | {"deploy": ["compose", "slurm"]})
+    files = found.pop("deployment_files")
+    words = ("fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--deploy", "compose,slurm", "--out", tmp_path)
+    assert found == printed(*words, "--format", "json")
+    assert files == {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} and len(files) == 2
+
+
 def test_simulate_is_that_of_the_command_line(client, printed):
     load = {"traffic": "poisson:2/s", "requests": 60, "seed": 3, "slo": "ttft p95 < 2 s", "turns": None}
     found = asked(client, "simulate", PLAN | SHORT | load)
@@ -81,12 +89,15 @@ def test_sweep_is_that_of_the_command_line(client, printed):
     assert found["points"] == 4
 
 
-def test_size_is_that_of_the_command_line(client, printed):
+@pytest.mark.parametrize("models", [["llama-3.1-8b"], ["qwen3-8b", "llama-3.1-8b", "qwen3-8b"]])
+def test_size_is_that_of_the_command_line(client, printed, models):
     slo = "tpot p95 < 50 ms"
-    question = {"model": "llama-3.1-8b", "slo": slo, "users": 4, "only": "rtx-5090,l40s", **SHORT, "answers": 1}
-    found = asked(client, "size", question | {"today": DAY})
-    words = ("size", "--model", "llama-3.1-8b", "--slo", slo, "--users", 4, "--only", "rtx-5090,l40s", "--answers", 1)
-    assert found == printed(*words, "--input", 256, "--output", 32, "--today", DAY, "--format", "json")
+    question = {"slo": slo, "users": 4, "only": "rtx-5090,l40s", **SHORT, "answers": 1, "today": DAY}
+    found = [asked(client, "size", question | {"model": one}) for one in (models, ", ".join(models))]
+    words = ("size", "--slo", slo, "--users", 4, "--only", "rtx-5090,l40s", "--answers", 1, "--model", ",".join(models))
+    said = printed(*words, "--input", 256, "--output", 32, "--today", DAY, "--format", "json")
+    assert found == [said, said]
+    assert [one["model"] for one in said.get("models", [said])] == list(dict.fromkeys(models))
 
 
 def test_size_takes_lists_and_numbers_where_the_command_line_takes_text(client):

@@ -4,15 +4,19 @@ import { ask, at, el, money, number, pageOf, Refused, svg, table, time, whole } 
 import { combobox, machineChoices, modelChoices } from "./combo.js";
 import { assumedLines, copy, explainTerms, inForm, LEVELS, opens, refusal, sumLine } from "./words.js";
 import { save } from "./export.js";
+import { LOAD, loadOf, showLoad, shownAs } from "./load.js";
 
-const FIELDS = ["users", "rate", "wait", "kind", "input", "output", "budget", "price", "rates", "power", "probability"];
+const FIELDS = [...LOAD, "rate", "wait", "kind", "input", "output", "budget", "price", "rates", "power", "probability"];
 const MOST_PINS = 4;
 /** As `FEW_BITS` of glmplan.planner.formats. */
 const FEW_BITS = 4;
 const model = combobox(at("model"), "Model");
-const machine = combobox(at("only"), "Only these machines");
-let machines = [];
-let only = [];
+/** Lists of names that are chosen one by one: entries, chosen ones, words for none. */
+const LISTS = {
+  only: { combo: combobox(at("only"), "Only these machines"), all: [], chosen: [], none: "all" },
+  also: { combo: combobox(at("also"), "Other models, compared"), all: [], chosen: [], none: "none" },
+};
+let answers = [];
 let found = null;
 let job = null;
 let pins = [];
@@ -21,48 +25,64 @@ let titles = new Map();
 async function begin() {
   const given = new URLSearchParams(location.search);
   for (const name of FIELDS) if (given.get(name)) at(name).value = given.get(name);
-  at("users").value ||= "8";
+  at("load").value ||= "people";
+  at("users").value = given.get(amount()) || "8";
   at("kind").value ||= "any";
   at("probability").value ||= "0.95";
   flows();
+  shownLoad();
   const catalogue = await ask("v1/catalogue");
-  machines = machineChoices(catalogue.hardware);
-  titles = new Map(machines.map((one) => [one.value, one.title]));
+  LISTS.only.all = machineChoices(catalogue.hardware);
+  LISTS.also.all = modelChoices("", catalogue);
+  titles = new Map([...LISTS.only.all, ...LISTS.also.all].map((one) => [one.value, one.title]));
   const asked = given.get("model") || "glm-5.1";
   model.fill(modelChoices(asked, catalogue), asked);
+  const names = (text) => (text || "").split(",").map((one) => one.trim()).filter(Boolean);
+  choose("also", names(given.get("also")));
   // a site without a server has searched these machines
-  restrict((given.get("only") || window.glmplanAnswers?.["v1/size"]?.[0][0].only || "").split(",").map((one) => one.trim()).filter(Boolean));
+  choose("only", names(given.get("only") || window.glmplanAnswers?.["v1/size"]?.[0][0].only));
   document.body.dataset.done = "true";
+}
+
+/** Name of the number in the address: people are those of the other pages. */
+const amount = () => (at("load").value === "people" ? "users" : "amount");
+
+function shownLoad() {
+  showLoad();
+  const sessions = at("load").value === "sessions";
+  [at("input").placeholder, at("output").placeholder] = sessions ? ["1024", "a quarter"] : ["2048", "512"];
 }
 
 function flows() {
   for (const one of document.querySelectorAll("[data-flow]")) one.href = `${pageOf(one.dataset.flow)}${location.search}`;
 }
 
-/** Search these machines only; each is a button that takes it out again. */
-function restrict(names) {
-  only = [...new Set(names)].sort();
-  machine.fill(machines.filter((one) => !only.includes(one.value)), "");
-  at("only").placeholder = only.length ? "add another" : "all";
-  const without = (name) => () => { restrict(only.filter((one) => one !== name)); at("only").focus(); };
-  at("only-chosen").replaceChildren(...only.map((name) => el("li", {}, el("button", { type: "button", class: "small", "aria-label": `Remove ${titles.get(name) ?? name}`, text: `${titles.get(name) ?? name} ✕`, click: without(name) }))));
+/** Choose names of a list; each is a button that takes it out again. */
+function choose(list, names) {
+  const { combo, all, none } = LISTS[list];
+  const chosen = (LISTS[list].chosen = [...new Set(names)].sort());
+  combo.fill(all.filter((one) => !chosen.includes(one.value)), "");
+  at(list).placeholder = chosen.length ? "add another" : none;
+  const without = (name) => () => { choose(list, chosen.filter((one) => one !== name)); at(list).focus(); };
+  at(`${list}-chosen`).replaceChildren(...chosen.map((name) => el("li", {}, el("button", { type: "button", class: "small", "aria-label": `Remove ${titles.get(name) ?? name}`, text: `${titles.get(name) ?? name} ✕`, click: without(name) }))));
 }
 
 /** The question as the service takes it, and as the address has it. */
 function question() {
   const text = Object.fromEntries(FIELDS.map((name) => [name, at(name).value.trim()]));
-  const users = Number(text.users);
-  if (!(Number.isInteger(users) && users >= 1 && users <= 4096)) throw new Refused({ field: "users", message: "People at once: type a whole number from 1 to 4,096." }, 0);
+  const load = loadOf("users");
   for (const [name, words] of [["rate", "Tokens per second"], ["wait", "Seconds to the first token"]]) if (text[name] && !(Number(text[name]) > 0)) throw new Refused({ field: name, message: `${words}: type a number above 0.` }, 0);
   const slo = `tpot mean < ${Number((1000 / Number(text.rate || 10)).toPrecision(6))} ms, ttft mean < ${Number(text.wait || 10)} s`;
-  const asked = { model: at("model").dataset.value, users, slo, kind: text.kind || "any", probability: Number(text.probability), answers: 20 };
+  const models = [...new Set([at("model").dataset.value, ...LISTS.also.chosen])];
+  const asked = { model: models.length > 1 ? models : models[0], ...load, slo, kind: text.kind || "any", probability: Number(text.probability), answers: load.traffic ? 5 : 20 };
   for (const name of ["input", "output"]) if (text[name]) asked[name] = Number(text[name]);
-  if (only.length) asked.only = only.join(",");
+  if (LISTS.only.chosen.length) asked.only = LISTS.only.chosen.join(",");
   for (const name of ["budget", "power"]) if (text[name]) asked[name] = text[name];
   for (const name of ["price", "rates"]) if (text[name]) asked[name] = text[name].split(/[,;\s]+/);
-  const address = new URLSearchParams({ model: asked.model });
-  for (const name of FIELDS) if (text[name]) address.set(name, text[name]);
-  if (only.length) address.set("only", only.join(","));
+  const address = new URLSearchParams({ model: models[0] });
+  address.set(amount(), at("users").value);
+  for (const name of FIELDS) if (text[name] && text[name] !== "people") address.set(name, text[name]);
+  for (const [name, { chosen }] of Object.entries(LISTS)) if (chosen.length) address.set(name, chosen.join(","));
   return { asked, address: `${location.pathname}?${address}` };
 }
 
@@ -81,12 +101,11 @@ async function search() {
   try {
     const answer = window.glmplanAnswers ? await ask("v1/size", wanted.asked) : await searched(wanted.asked);
     if (!answer) return;
-    found = answer;
-    pins = [];
-    draw();
+    answers = (answer.models ?? [answer]).map((one) => [one, one.options[0]]).sort(([, one], [, other]) => (other?.slo_met ?? 0) - (one?.slo_met ?? 0) || (one?.usd_month || Infinity) - (other?.usd_month || Infinity)).map(([one]) => one);
+    show(answers[0]);
   } catch (error) {
     job = null;
-    refusal(error);
+    refusal(error, shownAs("users"));
   } finally {
     running(Boolean(job));
     document.body.dataset.done = "true";
@@ -134,8 +153,7 @@ function running(on) {
   at("go").disabled = on;
 }
 
-const capacity = (one) => one[`capacity_${unit()}`] ?? 0;
-const unit = () => Object.keys(found.options[0] ?? {}).find((name) => name.startsWith("capacity_") && name !== "capacity_is_lower_bound")?.slice("capacity_".length) ?? "users";
+const capacity = (one, { unit } = found) => one[`capacity_${unit.replace("/", "_per_")}`] ?? 0;
 /** A machine as people name it: "4 × RTX 5090", "2 servers of 8 × H200". */
 function named(one) {
   const [, count, part] = /^(\d+)x(.+)$/.exec(one.machine) ?? ["", "", one.machine];
@@ -149,15 +167,35 @@ function shown() {
   return found.options.filter((one) => (!paid || one.paid.startsWith(paid)) && (!evidence || one.evidence_level === evidence) && (!word || `${one.machine} ${named(one)}`.toLowerCase().includes(word)));
 }
 
+/** Show the machines of one model. */
+function show(answer) {
+  found = answer;
+  pins = [];
+  at("models-card").hidden = answers.length < 2;
+  const pick = (one) => el("button", { type: "button", class: "link", "aria-pressed": String(one === found), text: titles.get(one.model) ?? one.model, click: () => { show(one); at("models").querySelector("[aria-pressed=true]").focus(); } });
+  const first = (write) => (one) => (one.options.length ? write(one.options[0], one) : "none");
+  const columns = [
+    ["Model", pick],
+    ["Machine", first(named)],
+    ["Format", first((row) => row.weights)],
+    ["Paid", first((row) => row.paid)],
+    ["A month", first((row) => money(row.usd_month)), true],
+    ["Probability", first((row) => `${Math.floor(100 * row.probability)} %`), true],
+    ["Carries", first((row, one) => `${number(capacity(row, one))} ${one.unit}`), true],
+  ];
+  at("models").replaceChildren(el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Models, table" }, table(answers, columns, { caption: "First machine of each model, the cheapest first", here: (one) => one === found })));
+  draw();
+}
+
 function draw() {
   const { options } = found;
   const skipped = Object.entries(found.skipped).map(([why, count]) => [inForm(why), count]);
   const best = options.find((one) => one.role === "answer");
   at("verdict").hidden = false;
   at("verdict").dataset.verdict = best ? "yes" : "unlikely";
-  at("verdict-title").textContent = best ? `${named(best)}, ${best.weights}` : "No priced machine meets this SLO";
+  at("verdict-title").textContent = `${answers.length > 1 ? `${titles.get(found.model) ?? found.model}: ` : ""}${best ? `${named(best)}, ${best.weights}` : "No priced machine meets this SLO"}`;
   const api = found.per_token;
-  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${whole(found.load)} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${best.bits_per_weight < FEW_BITS ? ` The format has ${number(best.bits_per_weight)} bits for each weight; its losses are not modelled.` : ""}${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : `${skipped.length ? `Left out: ${skipped.map(([why, count]) => `${whole(count)} ${why}`).join("; ")}. ` : ""}${found.no_price.length ? `Without a price: ${found.no_price.slice(0, 5).map((name) => titles.get(name) ?? name).join(", ")}. ` : ""}Raise the limits, lower the probability, relax the SLO, or leave the list of machines empty.`;
+  at("headline").textContent = best ? `${money(best.usd_month)} a month ${best.paid === "buy" ? "bought" : "rented"}; it meets the SLO for ${found.load.toLocaleString("en")} ${found.unit} with ${Math.floor(100 * best.probability)} % probability and carries ${number(capacity(best))}.${best.bits_per_weight < FEW_BITS ? ` The format has ${number(best.bits_per_weight)} bits for each weight; its losses are not modelled.` : ""}${api ? ` An API costs ${money(api.usd_month)} a month for the same tokens (${api.seller}); its latency is not guaranteed.` : ""}` : `${skipped.length ? `Left out: ${skipped.map(([why, count]) => `${whole(count)} ${why}`).join("; ")}. ` : ""}${found.no_price.length ? `Without a price: ${found.no_price.slice(0, 5).map((name) => titles.get(name) ?? name).join(", ")}. ` : ""}Raise the limits, lower the probability, relax the SLO, or leave the list of machines empty.`;
   at("frontier-card").hidden = !options.length;
   const levels = [...new Set(options.map((one) => one.evidence_level))];
   at("evidence").replaceChildren(new Option("any", ""), ...levels.map((one) => new Option(words(one), one)));
@@ -205,14 +243,20 @@ const timed = (one, metric) => opens(time(one[`${metric}_mean_ms`]), [`90 % rang
 const chanceLines = (one) => [`Probability that ${number(found.load)} ${found.unit} meet all limits.`, ...one.slo.map((limit) => `${limit.target}: expected ${time(limit.expected_ms)}, 90 % range ${time(limit.expected_ms_low)} to ${time(limit.expected_ms_high)}.`)];
 const carriesLines = (one) => [`The largest load within the SLO with ${Math.round(100 * found.probability_wanted)} % probability${one.capacity_is_lower_bound ? "; more was not tried" : one.limited_by ? `; then it exceeds ${one.limited_by}` : ""}.`, one.headroom > 0 && `${number(capacity(one))} / ${number(found.load)} = ${Math.round(100 * one.headroom)} % more than asked.`];
 
-/** The page that answers this machine at its share of the load. */
+/** The page that answers this machine at its share of the load; of a rate at the requests in flight (Little's law). */
 function link(one) {
-  const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(found.load / one.machines_serving))), weights: one.weights, engine: one.engine, kv: one.cache });
+  const share = found.load / one.machines_serving;
+  const flying = found.unit === "users" ? share : (share * (one.ttft_mean_ms + (found.output_tokens - 1) * one.tpot_mean_ms)) / 1000;
+  const asked = new URLSearchParams({ model: found.model, on: one.machine, users: String(Math.max(1, Math.ceil(flying))), weights: one.weights, engine: one.engine, kv: one.cache });
   // a layout that leaves accelerators idle is not asked for: the page chooses one
   const { tp, pp, dp, ep, dcp, replicas } = one.degrees;
   if (tp * pp * dp * replicas * one.machines === one.accelerators) for (const [name, degree] of Object.entries({ tp, pp, dp, ep, dcp })) asked.set(name, degree);
   for (const name of ["rate", "wait", "input", "output"]) if (at(name).value) asked.set(name, at(name).value);
-  return `${pageOf("")}?${asked}`;
+  const kind = at("load").value;
+  if (kind === "people" && !at("pause").value) return `${pageOf("")}?${asked}`;
+  asked.set("amount", kind === "rate" ? Number(share.toPrecision(3)) : Math.ceil(share));
+  for (const name of LOAD) if (at(name).value) asked.set(name, at(name).value);
+  return `${pageOf("")}?${asked}#traffic`;
 }
 
 /** Cost over capacity on logarithmic axes: filled where the SLO is met, the cheapest for each capacity joined. */
@@ -250,7 +294,7 @@ function chart(rows) {
 
 /** The shown options as CSV; cells that a spreadsheet would compute are quoted as text. */
 function csv() {
-  const rows = shown();
+  const rows = shown().map((row) => ({ model: found.model, ...row }));
   const columns = Object.keys(rows[0] ?? {}).filter((name) => typeof rows[0][name] !== "object" || rows[0][name] === null);
   const cell = (value) => { const text = String(value ?? ""); const safe = /^[=+@-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text; return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe; };
   return `${[columns, ...rows.map((row) => columns.map((name) => row[name]))].map((row) => row.map(cell).join(",")).join("\n")}\n`;
@@ -258,7 +302,8 @@ function csv() {
 
 at("size").addEventListener("submit", (event) => { event.preventDefault(); search(); });
 at("cancel").addEventListener("click", stop);
-at("only").addEventListener("change", () => at("only").dataset.value && restrict([...only, at("only").dataset.value]));
+at("load").addEventListener("change", shownLoad);
+for (const [name, list] of Object.entries(LISTS)) at(name).addEventListener("change", () => at(name).dataset.value && choose(name, [...list.chosen, at(name).dataset.value]));
 at("export").addEventListener("click", () => save("glmplan-size.csv", csv(), "text/csv"));
 for (const name of ["paid", "evidence", "word"]) at(name).addEventListener("input", redraw);
 addEventListener("popstate", () => location.reload());

@@ -64,7 +64,7 @@ function route(path, method, one) {
 function draw(document_) {
   schemas = document_.components.schemas;
   const routes = Object.entries(document_.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, one]) => route(path, method, one)));
-  const records = Object.entries(schemas).map(([name, one]) => el("details", { id: `schema-${name}` }, el("summary", {}, el("code", { text: name }), " ", coded(one.description)), fields(one)));
+  const records = Object.entries(schemas).map(([name, one]) => el("details", { id: `schema-${name}` }, el("summary", {}, el("code", { text: name }), " ", coded(one.description)), one.anyOf ? el("p", {}, type(one)) : fields(one)));
   at("routes").replaceChildren(el("p", {}, coded(document_.info.description)), el("p", {}, "The document for client generators: ", el("a", { href: "openapi.json", text: "openapi.json" }), ". * marks required fields."), el("h2", { text: "Routes" }), ...routes, el("h2", { text: "Records" }), ...records);
   opened();
 }

@@ -9,6 +9,8 @@ import { drawLinks } from "./links.js";
 import { drawCost } from "./cost.js";
 import { arithmeticOf } from "./arithmetic.js";
 import { drawCompare } from "./compare.js";
+import { loadOf, showLoad } from "./load.js";
+import { drawTraffic } from "./traffic.js";
 import { drawFormats } from "./formats.js";
 import { drawCheaper, drawFigures, drawVerdict, limitWords, priceFigure, verdictWords } from "./verdict.js";
 import { openNamedTab, openTab } from "./tabs.js";
@@ -59,6 +61,7 @@ async function answerIt() {
     document.body.dataset.done = toAddress(state, others);
     drawFormats(answer, state, catalogue, users, signal, take);
     if (!at("arithmetic").hidden) arithmetic();
+    if (!at("traffic").hidden) traffic();
   } catch (error) {
     if (signal.aborted) return;
     at("answer").setAttribute("aria-busy", "false");
@@ -172,7 +175,22 @@ async function arithmetic() {
   at("arithmetic").replaceChildren(el("p", { class: "note", text: "…" }));
   at("arithmetic").replaceChildren(await sums().catch((error) => el("p", { class: "note", text: plain(error.message) })));
 }
-document.addEventListener("tab", ({ detail }) => detail === "arithmetic" && answer && arithmetic());
+document.addEventListener("tab", ({ detail }) => answer && { arithmetic, traffic }[detail]?.());
+
+/** Simulate the plan and its improvements under the traffic of the question. */
+async function traffic() {
+  showLoad();
+  const { signal } = asking;
+  at("runs").replaceChildren(el("p", { class: "note", text: state.amount ? "…" : "Type a load: the plan and its improvements are simulated under it." }));
+  if (!state.amount) return;
+  try {
+    const { users, ...load } = loadOf("amount");
+    drawTraffic(at("runs"), await ask("v1/fit", { ...settled(), ...(users ? { traffic: `closed:${users}` } : {}), ...load }, signal));
+  } catch (error) {
+    if (signal.aborted) return;
+    at("runs").replaceChildren(el("p", { role: "alert", text: plain(error.message) }));
+  }
+}
 
 const named = (one) => [one.model, one.weights, "on", one.on, one.engine, one.tp && `TP${one.tp}`, one.pp && `PP${one.pp}`].filter(Boolean).join(" ");
 
@@ -288,6 +306,12 @@ function changed(event) {
 at("question").addEventListener("change", changed);
 at("question").addEventListener("input", (event) => event.target.type === "number" && changed(event));
 at("question").addEventListener("submit", (event) => event.preventDefault());
+at("load").addEventListener("change", showLoad);
+at("traffic-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  state = read(catalogue);
+  answerIt();
+});
 at("question").addEventListener("reset", (event) => {
   event.preventDefault();
   [state, others] = [{ ...START }, []];

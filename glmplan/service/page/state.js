@@ -1,6 +1,7 @@
 // The question: fields of the form, the address of the page, and the words of the command line.
 
 import { at, whole } from "./dom.js";
+import { LOAD } from "./load.js";
 import { combobox, machineChoices, modelChoices, modelOf } from "./combo.js";
 
 export const START = { model: "glm-5.1", on: "6xrtx-pro-6000-ws", users: "8" };
@@ -9,7 +10,9 @@ const OPTIONS = [...document.querySelectorAll("#question [data-option]")];
 export const NAMES = OPTIONS.map((one) => one.name);
 const PRICES = ["buy", "rent", "electricity", "api_in", "api_out"];
 const SLO = ["rate", "wait"];
-export const FIELDS = ["model", "on", "users", ...SLO, ...NAMES, ...PRICES];
+/** Fields of the traffic under which the plan is simulated. */
+export const TRAFFIC = ["amount", ...LOAD];
+export const FIELDS = ["model", "on", "users", ...SLO, ...NAMES, ...PRICES, ...TRAFFIC];
 export const MOST = 4;
 /** Lengths, and for a batch the load, that a preset sets. */
 export const PRESETS = {
@@ -144,7 +147,7 @@ export function show(state, catalogue) {
   choose(at("engine"), [["", "chosen for you"], ...catalogue.engines.map((one) => [one.name, one.name])], state.engine);
   hardware(state, catalogue);
   for (const one of OPTIONS) if (one.type === "checkbox") one.checked = Boolean(state[one.name]);
-  for (const field of ["users", ...SLO, ...OPTIONS.filter((one) => one.tagName === "INPUT" && one.type !== "checkbox").map((one) => one.name), ...PRICES]) at(field).value = state[field] || "";
+  for (const field of ["users", ...SLO, ...OPTIONS.filter((one) => one.tagName === "INPUT" && one.type !== "checkbox").map((one) => one.name), ...PRICES, ...TRAFFIC]) at(field).value = state[field] || (field === "load" ? "rate" : "");
   for (const [id, words] of [["more", "Engine, layout, prices"], ["lengths", "My own lengths"]]) {
     const set = [...at(id).querySelectorAll("input, select")].filter((one) => state[one.name]).length;
     at(id).querySelector("summary").textContent = set ? `${words}: ${set} set` : `${words} …`;
@@ -176,7 +179,7 @@ export function read(catalogue) {
   const part = catalogue.hardware.find((one) => one.name === at("part").dataset.value);
   const machine = at("part").dataset.value;
   state.on = (part && part.kind === "host") || /^\d+x/.test(machine) ? machine : `${at("cards").value}x${machine}`;
-  for (const field of ["users", ...SLO, ...NAMES, ...PRICES]) {
+  for (const field of ["users", ...SLO, ...NAMES, ...PRICES, ...(at("amount").value ? TRAFFIC : [])]) {
     const { type, checked, value } = at(field);
     if (field !== "weights" && (type === "checkbox" ? checked : value)) state[field] = type === "checkbox" ? "true" : value;
   }
