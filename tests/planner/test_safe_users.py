@@ -7,6 +7,7 @@ import re
 import pytest
 
 from glmplan.planner import fit_answer, read_words, solve
+from glmplan.planner.ask import fit
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
 from glmplan.planner.traffic_search import described_under
@@ -142,6 +143,14 @@ def test_a_smaller_probability_is_a_larger_load():
     [safe, asked_for] = [safe_number(asked, holding, probability=share)[0] for share in (0.95, 0.8)]
     assert asked_for.users == dict(safe.at)[0.8] > safe.users
     assert asked.probability == 0.8
+
+
+def test_users_who_wait_within_a_stated_limit_are_those_of_the_probability_asked_for():
+    """At 60 % `fit` answered with the users at 95 %, the largest of its probabilities."""
+    words = {"users": (16,), "ttft_limit": "3 s", "tpot_limit": "50 ms", "probability": 0.6}
+    safe = fit("llama-3.1-8b", "1xh100-sxm", **words).safe
+    at = dict(safe.at)
+    assert safe.users == at[0.6] > at[0.95]
 
 
 @pytest.mark.parametrize("on", ["2xh100-sxm", "4xh100-sxm"])
