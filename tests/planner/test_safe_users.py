@@ -11,7 +11,15 @@ from glmplan.planner.ask import fit
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
 from glmplan.planner.traffic_search import described_under
-from glmplan.planner.users import chance_within, count_users, predictions_of, safe_number, safe_users, user_table
+from glmplan.planner.users import (
+    chance_within,
+    count_users,
+    grid_of,
+    predictions_of,
+    safe_number,
+    safe_users,
+    user_table,
+)
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_trial import try_load
@@ -210,6 +218,15 @@ def test_the_slots_of_a_launch_command_fit_the_pool_with_the_context_of_each(mod
     tokens, slots = (int(re.search(rf"{name} (\d+)", command)[1]) for name in ("-c", "--parallel"))
     held = answer.holding.pool_for(tokens // slots).held
     assert slots * replicas >= min(users, max(int(answer.holding.held_low), 1)) and held >= slots * replicas
+
+
+def test_the_probability_of_a_typed_load_is_that_of_its_own_prediction():
+    """A line between powers of two said 27 % where the prediction of the load says 11 %."""
+    asked = read_words(PlanRequest("llama-3.1-70b", "4xa100-80gb-sxm", users="90"))
+    holding = solve(asked).best
+    known = predictions_of(asked, holding, (*grid_of(asked, holding), 90), settled=True)
+    exact = safe_users(asked, holding, known).chance_of(90)
+    assert safe_number(asked, holding)[0].chance_of(90) == pytest.approx(exact, abs=0.02)
 
 
 @pytest.mark.parametrize("users", [1, 3, 8, 11, 20, 48, 64, 300])
