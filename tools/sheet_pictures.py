@@ -68,7 +68,7 @@ def wide(path: Path) -> None:
         width = next((size for word, size in widths.items() if str(cell.value).endswith(word)), 12)
         page.column_dimensions[cell.column_letter].width = width
     for row in page.iter_rows(min_row=3):
-        page.row_dimensions[row[0].row].height = 56 if row[0].row == 3 else 42 if row[0].value else 15
+        page.row_dimensions[row[0].row].height = 70 if row[0].row == 3 else 42 if row[0].value else 15
         for cell in row:
             cell.alignment = Alignment(wrap_text=True, vertical="top")
     book.save(path)

@@ -207,7 +207,7 @@ def safe_under_limits(asked: Asked, holding: Holding) -> tuple[Safe, tuple[Hazar
     if at == safe.at:
         return safe, hazards
 
-    few = at[0][1]
+    few = dict(at)[asked.probability]
     curve = {users: max(chance, asked.probability) for users, chance in safe.curve if users < few}
     for share, users in at:
         curve[users] = max(curve.get(users, 0.0), share)

@@ -216,7 +216,7 @@ def safe_users(
         at=tuple(users.items()),
         curve=tuple(
             (number, min(_chances(asked, holding, found, bounds, number).values()))
-            for number in sorted({*found, *_beyond(asked, holding, found, bounds)})
+            for number in sorted({*found, *asked.users, *_beyond(asked, holding, found, bounds)})
         ),
     )
 

@@ -18,8 +18,8 @@ from glmplan.errors import SpecError
 from glmplan.units import QUANTILE_90, Ratio, finite_number
 
 __all__ = [
-    "EXPECTED", "INNER", "NORMAL", "PROBABILITIES", "SHOWN", "SURE", "Spread", "linear_quantile", "log_quantile",
-    "middles", "probability_asked", "share_below", "standard",
+    "EXPECTED", "INNER", "NORMAL", "PLACES", "PROBABILITIES", "SHOWN", "SURE", "Spread", "linear_quantile",
+    "log_quantile", "middles", "probability_asked", "quantile_table", "share_below", "standard",
 ]  # fmt: skip
 
 #: probabilities of the table; the ends of the interval are those of 5 and 95 % [-]
@@ -33,9 +33,9 @@ SURE, EXPECTED = 0.95, 0.5
 #: probabilities of meeting an SLO at which every answer gives its load, falling [-]
 SHOWN: tuple[float, ...] = (SURE, 0.8, EXPECTED)
 _STANDARD = NormalDist()
-#: places of the table with the median, in standard deviations
-_PLACES = (*(_STANDARD.inv_cdf(one) for one in PROBABILITIES[:4]), 0.0,
-           *(_STANDARD.inv_cdf(one) for one in PROBABILITIES[4:]))  # fmt: skip
+#: probabilities of the table with the median, in standard deviations
+PLACES = (*(_STANDARD.inv_cdf(one) for one in PROBABILITIES[:4]), 0.0,
+          *(_STANDARD.inv_cdf(one) for one in PROBABILITIES[4:]))  # fmt: skip
 
 
 def standard(share: Ratio) -> float:
@@ -67,7 +67,8 @@ def probability_asked(given: object, field: str = "--probability") -> Ratio:
     return found
 
 
-def _table(ends: tuple[Ratio, Ratio], tail: Sequence[Ratio]) -> list[float]:
+def quantile_table(tail: Sequence[Ratio], ends: tuple[Ratio, Ratio] = (-1.0, 1.0)) -> list[float]:
+    """Return the log distances at `PLACES`, by default over those of the ends."""
     low, high = ends
     return [*(low * ratio for ratio in tail[:4]), 0.0, *(high * ratio for ratio in tail[4:])]
 
@@ -84,13 +85,13 @@ def log_quantile(share: Ratio, ends: tuple[Ratio, Ratio], tail: Sequence[Ratio] 
     >>> [round(log_quantile(share, (-0.2, 0.4)), 3) for share in (0.05, 0.25, 0.5, 0.75, 0.95)]
     [-0.2, -0.082, 0.0, 0.164, 0.4]
     """
-    values = _table(ends, tail)
+    values = quantile_table(tail, ends)
     if share <= PROBABILITIES[0] or share >= PROBABILITIES[-1]:
         return values[0] if share <= PROBABILITIES[0] else values[-1]
     place = standard(share)
-    after = bisect_left(_PLACES, place)
+    after = bisect_left(PLACES, place)
     before = after - 1
-    part = (place - _PLACES[before]) / (_PLACES[after] - _PLACES[before])
+    part = (place - PLACES[before]) / (PLACES[after] - PLACES[before])
     return values[before] + part * (values[after] - values[before])
 
 
@@ -104,14 +105,14 @@ def share_below(distance: Ratio, ends: tuple[Ratio, Ratio], tail: Sequence[Ratio
     >>> [round(share_below(distance, (-0.2, 0.4)), 3) for distance in (-0.2, 0.0, 0.164, 0.4, 0.9)]
     [0.05, 0.5, 0.75, 0.95, 1.0]
     """
-    values = _table(ends, tail)
+    values = quantile_table(tail, ends)
     if distance < values[0] or distance >= values[-1]:
         return float(distance >= values[-1])
     after = bisect_right(values, distance)
     before = after - 1
     part = (distance - values[before]) / (values[after] - values[before])
     # the probabilities of the table are met to the last digit
-    return round(_STANDARD.cdf(_PLACES[before] + part * (_PLACES[after] - _PLACES[before])), 12)
+    return round(_STANDARD.cdf(PLACES[before] + part * (PLACES[after] - PLACES[before])), 12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ _CHOSEN = EVERY_COMMAND | {"walls"}
 _LAYOUT = _CHOSEN - {"size"}  # which compares machines, each in its best layout
 _LENGTH = PLANS | PLANNED
 _SERVED = PLANS | {"simulate"}
-_WITH_SLO = frozenset({"compare", "sheet fill", "sheet check"})
+_WITH_SLO = _LENGTH - {"sensitivity"}
 
 
 class PlanRequest(OptionRecord):
@@ -422,7 +422,8 @@ class PlanRequest(OptionRecord):
         Option(
             kind="number",
             help="Probability of meeting the SLO; 0.95 by default.",
-            commands=PLANS | _WITH_SLO,
+            commands=_WITH_SLO,
+            sheet="probability",
             form="",
         ),
     ] = None
@@ -432,7 +433,8 @@ class PlanRequest(OptionRecord):
             kind="time",
             unit="s",
             help="Longest mean TPOT of the SLO, such as 50ms; 100 ms by default.",
-            commands=PLANS | _WITH_SLO,
+            commands=_WITH_SLO,
+            sheet="gap_limit",
             form="",
         ),
     ] = None
@@ -442,7 +444,8 @@ class PlanRequest(OptionRecord):
             kind="time",
             unit="s",
             help="Longest mean TTFT of the SLO, such as 2s; 10 s by default, or three times that of one user.",
-            commands=PLANS | _WITH_SLO,
+            commands=_WITH_SLO,
+            sheet="wait_limit",
             form="",
         ),
     ] = None

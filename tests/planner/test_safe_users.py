@@ -7,10 +7,19 @@ import re
 import pytest
 
 from glmplan.planner import fit_answer, read_words, solve
+from glmplan.planner.ask import fit
 from glmplan.planner.capacity import Holding
 from glmplan.planner.ranking import deployment_of, load_of, rank_layouts
 from glmplan.planner.traffic_search import described_under
-from glmplan.planner.users import chance_within, count_users, predictions_of, safe_number, safe_users, user_table
+from glmplan.planner.users import (
+    chance_within,
+    count_users,
+    grid_of,
+    predictions_of,
+    safe_number,
+    safe_users,
+    user_table,
+)
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.load_trial import try_load
@@ -144,6 +153,14 @@ def test_a_smaller_probability_is_a_larger_load():
     assert asked.probability == 0.8
 
 
+def test_users_who_wait_within_a_stated_limit_are_those_of_the_probability_asked_for():
+    """At 60 % `fit` answered with the users at 95 %, the largest of its probabilities."""
+    words = {"users": (16,), "ttft_limit": "3 s", "tpot_limit": "50 ms", "probability": 0.6}
+    safe = fit("llama-3.1-8b", "1xh100-sxm", **words).safe
+    at = dict(safe.at)
+    assert safe.users == at[0.6] > at[0.95]
+
+
 @pytest.mark.parametrize("on", ["2xh100-sxm", "4xh100-sxm"])
 def test_means_are_those_of_the_simulated_steady_state_without_the_first_round(on):
     """The sums behind the safe number and brute force: the same run, the first request of each user left out."""
@@ -201,6 +218,15 @@ def test_the_slots_of_a_launch_command_fit_the_pool_with_the_context_of_each(mod
     tokens, slots = (int(re.search(rf"{name} (\d+)", command)[1]) for name in ("-c", "--parallel"))
     held = answer.holding.pool_for(tokens // slots).held
     assert slots * replicas >= min(users, max(int(answer.holding.held_low), 1)) and held >= slots * replicas
+
+
+def test_the_probability_of_a_typed_load_is_that_of_its_own_prediction():
+    """A line between powers of two said 27 % where the prediction of the load says 11 %."""
+    asked = read_words(PlanRequest("llama-3.1-70b", "4xa100-80gb-sxm", users="90"))
+    holding = solve(asked).best
+    known = predictions_of(asked, holding, (*grid_of(asked, holding), 90), settled=True)
+    exact = safe_users(asked, holding, known).chance_of(90)
+    assert safe_number(asked, holding)[0].chance_of(90) == pytest.approx(exact, abs=0.02)
 
 
 @pytest.mark.parametrize("users", [1, 3, 8, 11, 20, 48, 64, 300])

@@ -81,7 +81,7 @@ def address(row: int, column: int, sheet: str = "", *, fixed: bool = True) -> st
 #: functions of formulas; all spreadsheet programs have had them since before 2019
 FUNCTIONS = frozenset((
     "ABS", "AND", "CEILING", "EXP", "IF", "IFERROR", "INDEX", "INT", "ISNUMBER", "LARGE", "LN", "MATCH", "MAX", "MIN",
-    "NOT", "OR", "PMT", "ROUND", "ROUNDUP", "SUM",
+    "NORMSDIST", "NORMSINV", "NOT", "OR", "PMT", "ROUND", "ROUNDUP",
 ))  # fmt: skip
 _TEXT, _CALL = re.compile(r'"[^"]*"'), re.compile(r"([A-Za-z_][\w.]*)\(")
 
@@ -170,6 +170,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "two": {"num_format": "#,##0.00_)", "valign": "top", "align": "right"},
     "three": {"num_format": "0.000_)", "valign": "top", "align": "right"},
     "share": {"num_format": "0.0%_)", "valign": "top", "align": "right"},
+    # errors say nothing beyond 99 %
+    "chance": {"num_format": '[>=0.99]"99 % or more"_);0.0%_)', "valign": "top", "align": "right"},
     "exact": {"num_format": "General", "valign": "top", "align": "right"},
     "good": {"bg_color": "#C6EFCE", "font_color": "#0B5A1E"},
     "fair": {"bg_color": "#FFEB9C", "font_color": "#7F5F00"},

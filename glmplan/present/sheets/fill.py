@@ -19,6 +19,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.planner.ask import fit, predict
 from glmplan.planner.make_plan import FitAnswer
+from glmplan.prediction.distribution import SHOWN
 from glmplan.prediction.predict import Prediction
 from glmplan.present.sheets.quote_table import (
     LOOKED_AT,
@@ -53,7 +54,8 @@ _COLUMNS = (
         "{} per million tokens",
     ),
     *("kW at the wall", "hazards", "evidence"),
-    *("probability", "users at 95 %", "users at 50 %", "{} per million output tokens", "weights", "remark"),
+    *("probability", *(f"users at {share:.0%}".replace("%", " %") for share in SHOWN)),
+    *("{} per million output tokens", "weights", "remark"),
 )
 
 #: size of the cache of row texts
@@ -159,7 +161,7 @@ class Quoted:
     def _of_plan(self, named: Named, answered: Answered, remarks: list[str]) -> dict[int, Any]:
         answer = answered.answer
         assert answer is not None
-        found: dict[int, Any] = {1: verdict_words(answer.verdict, answer.may_start), 14: answer.asked.checkpoint.name}
+        found: dict[int, Any] = {1: verdict_words(answer.verdict, answer.may_start), 15: answer.asked.checkpoint.name}
         if answer.verdict == "does_not_fit":
             remarks.append(answer.headline)
         share = -(-self.users // named.machines)
@@ -177,7 +179,7 @@ class Quoted:
             at = dict(answer.safe.at)
             found[5] = float(named.machines * answer.safe.users)
             found[10] = _plain(answer.safe.chance_of(share))
-            found |= {place: float(named.machines * at[level]) for place, level in ((11, 0.95), (12, 0.5))}
+            found |= {place: float(named.machines * at[level]) for place, level in enumerate(SHOWN, 11)}
         warned = [one.title for one in answer.warnings if one.kind == "hazard"]
         found[8] = "; ".join(warned) if warned else "none known"
         watts, _ = watts_of(resolve_machine(named.on), self.money)
@@ -205,7 +207,7 @@ class Quoted:
         if million is None or answered.answer is None:
             return {}
         usd, asked = million[0] + million[1] * line.price * rate, answered.answer.asked
-        return {6: _plain(usd), 13: _plain(usd * (1 + asked.input_tokens / asked.output_tokens))}
+        return {6: _plain(usd), 14: _plain(usd * (1 + asked.input_tokens / asked.output_tokens))}
 
     def _million(self, named: Named, answered: Answered) -> tuple[float, float] | None:
         """Return cost per million tokens as a constant and a slope in the price."""

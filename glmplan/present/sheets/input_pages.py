@@ -1,4 +1,4 @@
-"""Fill the input sheets: assumptions, predicted times, memory, formulas."""
+"""Fill the input sheets: assumptions, predicted times, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from glmplan.catalog.entries.prices import load_terms, quotation
 from glmplan.errors import GlmplanError
+from glmplan.planner.question import Asked
 from glmplan.planner.users import TARGET_TPOT, TARGET_TTFT
+from glmplan.prediction.distribution import NORMAL, PLACES, PROBABILITIES, SHOWN, quantile_table
 from glmplan.prediction.evidence import PROMPTS
 from glmplan.present.sheets.book import Book, Sheet, address
 from glmplan.present.sheets.option import TERMS, Cached, Option
@@ -17,6 +19,8 @@ from glmplan.units import GIB, Ratio, TokenCount, counted_unit
 
 __all__ = [
     "FIRST",
+    "LEVELS",
+    "LIMITS",
     "SHEETS",
     "Assumption",
     "Grid",
@@ -25,11 +29,9 @@ __all__ = [
     "blocks",
     "cell",
     "columns_of",
-    "curve_of",
     "fixed_facts",
     "span",
     "write_assumptions",
-    "write_calculation",
     "write_memory",
     "write_surface",
 ]
@@ -97,11 +99,8 @@ _TERMS = {
 _UNITS = {"staff_per_month": "{} per month", "licence_per_accelerator_year": "{} per accelerator and year"}
 
 
-def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assumption]]:
-    """Return all assumptions by heading.
-
-    `model` is the catalogue name for API prices.
-    """
+def assumptions_of(load: Load, money: Money, asked: Asked) -> dict[str, list[Assumption]]:
+    """Return all assumptions by heading; `asked` states the SLO."""
     whole = "whole"
     default = "default of this workbook"
     traffic = [
@@ -119,16 +118,21 @@ def assumptions_of(load: Load, money: Money, model: str) -> dict[str, list[Assum
         Assumption("growth", "Load growth", "per month", load.growth, "for the months until the capacity is reached",
                    least=-0.5, most=1, style="share"),
     ]  # fmt: skip
+    stated = asked.slo_limits
     limits = [
-        Assumption("gap_limit", "Max time per output token", "ms", 1e3 * TARGET_TPOT,
-                   "TPOT limit of safe users, at the upper bound of the 90 % interval; 100 ms is 10 tokens/s, as in "
-                   "glmplan fit", least=1, most=10_000, style=whole),
-        Assumption("wait_limit", "Max time to first token", "s", TARGET_TTFT,
-                   f"TTFT limit of safe users; at {TARGET_TTFT:g} s three times the TTFT of a single user if longer, "
-                   "as in glmplan fit", least=0.1, most=3600),
+        Assumption("probability", "Probability of meeting the SLO", "for safe users", asked.probability,
+                   "from the measured errors of predictions, as in glmplan fit: linear in standard deviations between "
+                   f"their quantiles of {', '.join(f'{100 * one:g}' for one in PROBABILITIES)} %",
+                   least=PROBABILITIES[0], most=PROBABILITIES[-1], style="share"),
+        Assumption("gap_limit", "Max time per output token", "ms", 1e3 * stated.get("tpot", TARGET_TPOT),
+                   "longest mean TPOT of the SLO; 100 ms is 10 tokens/s, as in glmplan fit", least=1, most=10_000,
+                   style=whole),
+        Assumption("wait_limit", "Max time to first token", "s", stated.get("ttft", TARGET_TTFT),
+                   f"longest mean TTFT of the SLO; at {TARGET_TTFT:g} s three times the TTFT of a single user if "
+                   "longer, as in glmplan fit", least=0.1, most=3600),
     ]  # fmt: skip
     return {"Load": traffic, "SLO of safe users": limits, "Cost and power": list(_money(money)),
-            "API alternative": list(_offers(load, money, model))}  # fmt: skip
+            "API alternative": list(_offers(load, money, asked.model.name))}  # fmt: skip
 
 
 def _money(money: Money) -> Iterator[Assumption]:
@@ -237,16 +241,23 @@ _OPTIONS = (
     *("price", "price_low", "price_high", "rent", "rent_low", "rent_high", "rating", "hosts", "rest", "tdp", "draw"),
     *("evidence", "prices_from", "note"),
 )
+#: ending of the columns of each probability: that of the SLO, and those that every answer has
+LEVELS = ("", *(f"_{100 * share:g}" for share in SHOWN))
+#: limits on the users of a machine, and the smallest of them
+LIMITS = ("pool", "gap", "wait", "safe")
 _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
-    *("user_cell", "user_part", "user_band", "prompt_band", "widen", "held", "held_low", "longest"),
-    *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
-    *("least_request", "least_further", "served", "first_least", "further_most", "wait_high"),
-    *("safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high", "most_users", "safe_share", "safe_request"),
+    *("user_cell", "user_part", "log_part", "prompt_band", "user_band", "widen", "held", "held_low", "longest"),
+    *("longest_low", "longest_at", "seats", "state", "request", "further", "first", "log_low", "log_high"),
+    *("gap_low", "gap_high", "least_request", "least_further", "served", "first_least", "further_most", "wait_high"),
+    *("most_users", "wait_bound", "wait_bound_mean", "wait_mean"),
+    *(f"{limit}{level}" for level in LEVELS for limit in LIMITS),
+    *("safe_request", "pool_ratio", "gap_ratio", "wait_ratio", "chance"),
 )
 _RESULTS = (
     *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),
-    *("gap", "safe", "safe_half", "chance", "limit", "kw", "purchase", "write_off", "power", "rent", "other", "month"),
+    *("gap", *(f"safe{level}" for level in LEVELS), "chance", "limit"),
+    *("kw", "purchase", "write_off", "power", "rent", "other", "month"),
     "tokens",
     *("per_million", "per_million_low", "per_million_high", "per_output", "api_month", "break_even"),
     *("paid_back", "outgrown", "why"),
@@ -293,6 +304,11 @@ def blocks(options: tuple[Option, ...]) -> list[int]:
     return numbers
 
 
+def _beyond(value: str, low: str, high: str) -> str:
+    """Return the formula of interval widening, as `prediction.evidence`."""
+    return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
+
+
 class Grid:
     """Addresses on the sheet Surface; all grids have the same axes."""
 
@@ -317,7 +333,7 @@ class Grid:
     def axis(self, row: int, count: int) -> str:
         """Return the range of an axis by its number.
 
-        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of inputs.
+        Axes are 0 users, 1 inputs, 2 outputs, 3 bands of inputs, 4 quantiles, 5 the KV pool at these.
         """
         first = address(self.AXES + row, 1, "Surface")
         return f"{first}:{address(self.AXES + row, count)}"
@@ -336,6 +352,11 @@ class Grid:
     def outputs(self) -> str:
         """Return the range of the axis of output lengths."""
         return self.axis(2, len(self.axes.outputs))
+
+    @property
+    def places(self) -> str:
+        """Return the range of the quantiles."""
+        return self.axis(4, len(PLACES))
 
     def quantity(self, kind: int, user: int) -> str:
         """Return the range of a quantity over all points of a concurrency.
@@ -375,10 +396,19 @@ class Grid:
         """Return the formula of a steady time over the mean; 0 TTFT, 1 TPOT."""
         return self._band(6 * len(TERMS) + kind, row)
 
+    def tails(self, kind: int) -> str:
+        """Return the range of the quantiles over their bounds; 0 TTFT, 1 TPOT."""
+        place = 6 * len(TERMS) + 2 + kind * len(PLACES)
+        return self._bands(place, place + len(PLACES) - 1)
+
     def _band(self, place: int, row: str) -> str:
         """Return the formula of a column of the table of intervals."""
-        first = address(self.bands, 3 + place, "Surface")
-        return f"INDEX({first}:{address(self.bands + self.blocks * self.band_rows - 1, 3 + place)},{row})"
+        return f"INDEX({self._bands(place, place)},{row})"
+
+    def _bands(self, first: int, last: int) -> str:
+        """Return the range of columns of the table of intervals."""
+        end = address(self.bands + self.blocks * self.band_rows - 1, 3 + last)
+        return f"{address(self.bands, 3 + first, 'Surface')}:{end}"
 
 
 # Surface and memory.
@@ -413,7 +443,8 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
              "note")  # fmt: skip
     for row, (title, values) in enumerate(
         (("Users per machine", axes.users), ("Input [tokens]", axes.inputs), ("Output [tokens]", axes.outputs),
-         ("Bands of input", (0.0, *PROMPTS)))
+         ("Bands of input", (0.0, *PROMPTS)), ("Quantiles [standard deviations]", PLACES),
+         ("KV pool over its bounds", quantile_table(NORMAL)))
     ):  # fmt: skip
         page.put(grid.AXES + row, 0, title)
         page.row(grid.AXES + row, values, "exact", column=1)
@@ -443,7 +474,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
              "heading")  # fmt: skip
     page.put(grid.bands - 1, 0, "90 % interval of log(measured/predicted), lower and upper bound of TTFT, TPOT and "
              f"end-to-end, each: {', '.join(TERMS)}; then TTFT and TPOT in the steady state over those with the first "
-             "requests", "heading")  # fmt: skip
+             "requests, and the quantiles of both over their bounds", "heading")  # fmt: skip
     page.widths |= {0: 20, 1: 12}
     page.freeze = (grid.POINTS, grid.LEFT)
     page.last_printed = (grid.POINTS - 2, 19)
@@ -464,7 +495,8 @@ def _write_spreads(page: Sheet, grid: Grid, block: int, number: int, one: Cached
             page.row(row, (number + 1, count, prompt + 1), "text")
             terms = [float(min(value, _NEVER)) for name in ("ttft", "tpot", "output_rate")
                      for value in spreads.bands[name][users, prompt].ravel()]  # fmt: skip
-            page.row(row, (*terms, *one.surface.steady[:, users].tolist()), "exact", column=3)
+            settled = (*one.surface.steady[:, users], *one.surface.tails[:, users].ravel())
+            page.row(row, (*terms, *map(float, settled)), "exact", column=3)
 
 
 def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
@@ -524,269 +556,3 @@ def _write_stage(page: Sheet, line: int, what: tuple[str, Cached, int]) -> None:
                        f"+{at['b2']}*MIN({length},{at['w2']}){extra})/{GIB}", "three")  # fmt: skip
     for column, pool in ((19, 10), (20, 11)):
         page.put(line, column, f"=IF({at['takes']}>0,INT({address(line, pool)}/{at['takes']}),1000000000)", "whole")
-
-
-# Calculation: interpolation of the surface at the load, and the curve over users of each option.
-
-#: rows of the curve of an option
-_CURVE_ROWS = 24
-_TITLES = {
-    "name": "Option", "share": "Users per machine", "format": "Cache format", "block": "Block of Surface",
-    "inside": "Lengths in range", "input_cell": "Input: cell", "input_part": "fraction", "output_cell": "Output: cell",
-    "output_part": "fraction", "corner": "Row of Surface", "user_cell": "Users: cell", "user_part": "fraction",
-    "user_band": "Users: row of interval", "prompt_band": "Band of input", "widen": "Extrapolation",
-    "held": "Requests in the pool", "held_low": "lower bound", "longest": "Longest request",
-    "longest_low": "lower bound", "seats": "Max running requests",
-    "state": "Reason without speed", "request": "Time per request [s]", "further": "Decode [s]", "first": "TTFT [s]",
-    "log_low": "Request, log lower", "log_high": "log upper", "gap_low": "TPOT, log lower", "gap_high": "log upper",
-    "wait_high": "TTFT, log upper", "least_request": "Request, lower bound [s]",
-    "least_further": "Decode, lower bound [s]", "served": "Service time [s]", "first_least": "TTFT, lower bound [s]",
-    "further_most": "Decode, upper bound [s]", "safe_gap": "Users by TPOT, expected", "safe_gap_high": "upper bound",
-    "safe_wait": "Users by TTFT, expected", "safe_wait_high": "upper bound", "most_users": "Max users calculated",
-    "safe_share": "Safe users per machine", "safe_request": "Time per request at safe users [s]",
-}  # fmt: skip
-#: rows of a curve
-_CURVE = (
-    *("Users per machine", "Time per request [s]", "Decode [s]", "TTFT [s]"),
-    *(
-        "Row of the interval",
-        "Extrapolation",
-        "TPOT, steady state [s]",
-        "TPOT, upper bound [s]",
-        "TTFT, upper bound [s]",
-    ),
-    *("TPOT met", "at the upper bound", "TTFT met", "at the upper bound"),
-    *("Chart: users per machine", "Chart: cell", "Chart: users", "Chart: tokens/s"),
-    *("Time per request, lower bound [s]", "Decode, lower bound [s]"),
-    *("Service time [s]", "TTFT, lower bound [s]", "Decode, upper bound [s]"),
-    "TTFT, steady state [s]",
-)
-
-
-def _curve_top(option: int, count: int) -> int:
-    return FIRST + count + 3 + option * _CURVE_ROWS
-
-
-def _curve_range(options: tuple[Option, ...], grid: Grid, option: int, row: int) -> str:
-    """Return the range of a row of `_CURVE` of an option."""
-    line = _curve_top(option, len(options)) + 1 + row
-    return f"{address(line, 1, 'Calculation')}:{address(line, len(grid.axes.users))}"
-
-
-def _beyond(value: str, low: str, high: str) -> str:
-    """Return the formula of interval widening, as `prediction.evidence`."""
-    return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
-
-
-def _further(served: str, first_least: str, further_most: str) -> str:
-    """Return the formula of the decode time, as in `sheets.option`."""
-    return f"=MIN({served}-{first_least},{further_most})"
-
-
-def _wait_limits(mean: str, high: str) -> tuple[str, str]:
-    """Return the formulas of the TTFT limit, mean and upper bound.
-
-    They are those of `planner.users.mean_bounds` and `usual_bounds`, by the TTFT of a single user.
-    """
-    usual = f"wait_limit={TARGET_TTFT:g}"
-    longest, longest_high = (f"MAX({TARGET_TTFT:g},3*{alone})" for alone in (mean, high))
-    stated = f"IF(wait_limit<={longest_high},MIN(wait_limit,{longest}),wait_limit)"
-    return f"IF({usual},{longest},{stated})", f"IF({usual},{longest_high},wait_limit)"
-
-
-def _of_a_server(users: str, option: Option) -> str:
-    """Return the formula of users per replica, for the interval band."""
-    servers = option.planned.holding.terms.replicas
-    return users if servers == 1 else f"({users}/MIN({users},{servers}))"
-
-
-def write_calculation(book: Book, options: tuple[Option, ...], grid: Grid, memory: tuple[str, ...]) -> None:
-    """Fill the sheet of calculation."""
-    page = book["Calculation"]
-    page.put(0, 0, "Calculation", "title")
-    page.put(1, 0, "No inputs. A row for each option, then its curve over users.", "note")
-    names = columns_of("Calculation")
-    page.row(FIRST - 1, [_TITLES[name] for name in names], "header")
-    page.heights[FIRST - 1] = 46
-    first_blocks = blocks(options)
-    for number, option in enumerate(options):
-        formulas = _place(grid, number, option, first_blocks[number])
-        formulas |= _held(grid, number, memory) | _curve(page, options, grid, number)
-        formulas |= _speeds(grid, number, curve_of(options, grid, number))
-        for name in names:
-            style = "text" if name in ("name", "inside", "state") else "exact"
-            page.put(FIRST + number, names.index(name), formulas[name], style)
-    page.widths |= {0: 30, **{column: 13 for column in range(1, len(names))}}
-    page.freeze = (FIRST, 1)
-
-
-def curve_of(options: tuple[Option, ...], grid: Grid, option: int) -> list[str]:
-    """Return the ranges of all rows of the curve of an option."""
-    return [_curve_range(options, grid, option, row) for row in range(len(_CURVE))]
-
-
-def _c(name: str, option: int) -> str:
-    return cell("Calculation", name, option).partition("!")[2]
-
-
-def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
-    """Return the formulas of the position of the load on the grid."""
-    axes = grid.axes
-    formats = "".join(
-        f'IF({cell("Options", "cache", n)}="{one.kv}",{place},' for place, one in enumerate(option.cached, 1)
-    )
-    share, inside = _c("share", n), _c("inside", n)
-    found = {
-        "name": f"={cell('Options', 'name', n)}",
-        "share": f"=MAX(ROUNDUP(users/{cell('Options', 'machines', n)},0),1)",
-        "format": f"={formats}1{')' * len(option.cached)}",
-        "block": f"={block}-1+{_c('format', n)}",
-        "inside": f"=AND(prompt_tokens>={axes.inputs[0]},prompt_tokens<={axes.inputs[-1]},"
-        f"answer_tokens>={axes.outputs[0]},answer_tokens<={axes.outputs[-1]})",
-    }
-    for what, name, values, where in (
-        ("input", "prompt_tokens", axes.inputs, grid.inputs), ("output", "answer_tokens", axes.outputs, grid.outputs)
-    ):  # fmt: skip
-        place = _c(f"{what}_cell", n)
-        low, high = f"INDEX({where},{place})", f"INDEX({where},{place}+1)"
-        found[f"{what}_cell"] = f"=IF({inside},MIN(MATCH({name},{where},1),{len(values) - 1}),1)"
-        found[f"{what}_part"] = f"=IF({inside},({name}-{low})/({high}-{low}),0)"
-    found["corner"] = (
-        f"=({_c('block', n)}-1)*{grid.rows}+({_c('input_cell', n)}-1)*{len(axes.outputs)}+{_c('output_cell', n)}"
-    )
-    most = axes.users[-1]
-    held = f"MIN({share},{most})"
-    low, high = (f"INDEX({grid.users},{_c('user_cell', n)}{plus})" for plus in ("", "+1"))
-    found["user_cell"] = f"=MIN(MATCH({held},{grid.users},1),{len(axes.users) - 1})"
-    found["user_part"] = f"=({held}-{low})/({high}-{low})"
-    busy = _of_a_server(share, option)
-    found["user_band"] = f"=MATCH({share},{grid.users},1)"
-    found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(3, len(PROMPTS) + 1)},1)"
-    found["widen"] = f"={grid.beyond(busy, _c('block', n))}"
-    found["most_users"] = f"={most}"
-    return found
-
-
-def _held(grid: Grid, n: int, memory: tuple[str, ...]) -> dict[str, str]:
-    """Return the formulas of KV pool, and of the reason for no speed."""
-    axes = grid.axes
-    block = _c("block", n)
-    found = {name: f"=INDEX({where},{block})" for name, where in
-             zip(("held", "held_low", "longest", "longest_low", "seats"), memory, strict=True)}  # fmt: skip
-    outside = (
-        f'"outside the calculated range: input {axes.inputs[0]} to {axes.inputs[-1]} tokens, '
-        f'output {axes.outputs[0]} to {axes.outputs[-1]}"'
-    )
-    many = f'"outside the calculated range: at most {axes.users[-1]} users per machine"'
-    found["state"] = (
-        f"=IF(NOT({_c('inside', n)}),{outside},IF({_c('share', n)}>{_c('most_users', n)},{many},"
-        f'IF({_c("share", n)}>{_c("held", n)},"the KV pool of a machine holds "&{_c("held", n)}&" requests",'
-        f'IF(context_tokens>{_c("longest", n)},"the longest request that fits has "&{_c("longest", n)}&" tokens",'
-        f'IF({_c("share", n)}>{_c("seats", n)},"the engine runs at most "&{_c("seats", n)}&" requests","")))))'
-    )
-    return found
-
-
-def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
-    """Return the formulas of times at the load, and of their intervals."""
-    cell_, part = _c("user_cell", n), _c("user_part", n)
-    found = {
-        name: f"=(1-{part})*INDEX({curve[row]},{cell_})+{part}*INDEX({curve[row]},{cell_}+1)"
-        for name, row in (("request", 1), ("least_request", 17), ("least_further", 18), ("served", 19),
-                          ("first_least", 20), ("further_most", 21))
-    }  # fmt: skip
-    # interpolated before the minimum is taken: the two terms may cross between points
-    found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
-    found["first"] = f"={_c('served', n)}-{_c('further', n)}"
-    row = f"({_c('block', n)}-1)*{grid.band_rows}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
-    for kind, name in enumerate(("wait_high", "gap_low", "gap_high", "log_low", "log_high"), 1):
-        found[name] = f"={'-' if name.endswith('low') else ''}{grid.bound(kind, row, _c('widen', n))}"
-    return found
-
-
-def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict[str, str]:
-    """Write the curve of an option; return the formulas of its capacity.
-
-    The capacity is the largest concurrency that meets each limit.
-    """
-    top = _curve_top(n, len(options))
-    page.put(top, 0, f"={cell('Options', 'name', n)}", "heading")
-    for row, title in enumerate(_CURVE):
-        page.put(top + 1 + row, 0, title)
-    curve = [cells.partition("!")[2] for cells in curve_of(options, grid, n)]
-    for place in range(len(grid.axes.users)):
-        for row, formula in enumerate(_at_users(grid, (n, options[n]), top + 1, place, curve)):
-            page.put(top + 1 + row, 1 + place, formula, "exact")
-    count = len(grid.axes.users)
-    limits = ("held_low", "seats", "safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high")
-    found = {"safe_share": f"=MIN({','.join(_c(name, n) for name in limits)})"}
-    users = f"MAX({_c('safe_share', n)},1)"
-    at = f"MIN(MATCH({users},{curve[0]},1),{count - 1})"
-    low, high = ([f"INDEX({curve[row]},{at}{plus})" for row in (0, 1)] for plus in ("", "+1"))
-    found["safe_request"] = f"={low[1]}+({users}-{low[0]})/({high[0]}-{low[0]})*({high[1]}-{low[1]})"
-    gap, (wait, wait_high) = "gap_limit/1000", _wait_limits(f"INDEX({curve[22]},1)", f"INDEX({curve[8]},1)")
-    for name, good, values, limit in (
-        ("safe_gap", 9, 6, gap), ("safe_gap_high", 10, 7, gap),
-        ("safe_wait", 11, 22, wait), ("safe_wait_high", 12, 8, wait_high),
-    ):  # fmt: skip
-        held = f"SUM({curve[good]})"
-        u, v = f"INDEX({curve[0]},{held}", f"INDEX({curve[values]},{held}"
-        part = f"(LN({limit})-LN({v})))/(LN({v}+1))-LN({v})))"
-        step = f"EXP(LN({u}))+{part}*(LN({u}+1))-LN({u}))))+0.000000001"
-        found[name] = f"=IF({held}=0,0,IF({held}={count},INDEX({curve[0]},{count}),MAX(INT({step}),{u}))))"
-    return found
-
-
-def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve: list[str]) -> list[str]:
-    """Return the formulas of one column of the curve."""
-    n, option = of
-
-    def at(row: int, column: int = place) -> str:
-        return address(first + row, 1 + column)
-
-    corner, a, b = _c("corner", n), _c("input_part", n), _c("output_part", n)
-    busy = _of_a_server(at(0), option)
-    wide = len(grid.axes.outputs)
-
-    def surface(kind: int) -> str:
-        where = grid.quantity(kind, place)
-        return (
-            f"=(1-{a})*((1-{b})*INDEX({where},{corner})+{b}*INDEX({where},{corner}+1))"
-            f"+{a}*((1-{b})*INDEX({where},{corner}+{wide})+{b}*INDEX({where},{corner}+{wide + 1}))"
-        )
-
-    row = f"=({_c('block', n)}-1)*{grid.band_rows}+{place * (len(PROMPTS) + 1)}+{_c('prompt_band', n)}"
-    wait, wait_high = _wait_limits(at(22, 0), at(8, 0))
-    good: list[str] = []
-    for values, limit in (
-        (6, "gap_limit/1000"), (7, "gap_limit/1000"), (22, wait),
-        (8, wait_high),
-    ):  # fmt: skip
-        before = "" if place == 0 else f"{address(first + 9 + len(good), place)}=1,"
-        good.append(f"=IF(AND({before}{at(values)}<={limit}),1,0)")
-    shown, where = at(13), at(14)
-    u1, u2, w1, w2 = (f"INDEX({curve[line]},{where}{plus})" for line in (0, 1) for plus in ("", "+1"))
-    time = f"({w1}+({shown}-{u1})/({u2}-{u1})*({w2}-{w1}))"
-    machines = cell("Options", "machines", n)
-    return [
-        f"=INDEX({grid.users},{place + 1})",
-        surface(0),
-        _further(at(19), at(20), at(21)),
-        f"={at(19)}-{at(2)}",
-        row,
-        f"={grid.beyond(busy, _c('block', n))}",
-        f"={at(2)}/(answer_tokens-1)*{grid.steady(1, at(4))}",
-        f"={at(6)}*EXP{grid.bound(3, at(4), at(5))}",
-        f"={at(22)}*EXP{grid.bound(1, at(4), at(5))}",
-        *good,
-        f"=MAX(MIN({at(0)},{_c('held', n)}),1)",
-        f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
-        f"={shown}*{machines}",
-        f"=IF({_c('inside', n)},{shown}*answer_tokens/{time}*{machines},0)",
-        surface(4),
-        surface(5),
-        surface(1),
-        surface(2),
-        surface(3),
-        f"={at(3)}*{grid.steady(0, at(4))}",
-    ]

@@ -19,9 +19,11 @@ from glmplan.planner.ask import Deployed, deployment
 from glmplan.planner.capacity import LOW, Holding
 from glmplan.planner.launch import seats_of
 from glmplan.planner.ranking import completed_words, load_of, prompts_timed, untimed_words
+from glmplan.prediction.distribution import quantile_table
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.evidence import BANDS, PROMPTS, evidence_of_points
 from glmplan.prediction.load import Load, metrics_of
+from glmplan.prediction.predict import predict_many
 from glmplan.prediction.replicas import whole_loads
 from glmplan.prediction.step_models import least_of, runs_on_accelerators
 from glmplan.purchase.money import Money, Purchase, ways_of
@@ -180,6 +182,8 @@ class Surface:
     #: TTFT and decode time without the first request of each user, as safe users are judged, over those with it: at the
     #: users of the grid, for the lengths of the load (2, n)
     steady: np.ndarray
+    #: quantiles of both times at the same points over their bounds, at `prediction.distribution.PLACES` (2, n, 9)
+    tails: np.ndarray
     #: lower bounds by the published rates of the machine
     least_request: SecondsArray
     least_further: SecondsArray
@@ -209,13 +213,15 @@ class Surfaces:
         least_request, least_further = users * outputs * per_token, per_step * (outputs - 1)
         request = np.maximum(users * outputs / columns.figures["output_rate"], least_request)
         served, first_least, further_most = self._times(columns, least_further, outputs)
+        steady, tails = self._settled(planned)
         surface = Surface(
             axes=self.axes,
             request=self._shaped(request),
             served=served,
             first_least=first_least,
             further_most=further_most,
-            steady=self._steady(planned),
+            steady=steady,
+            tails=tails,
             least_request=self._shaped(least_request),
             least_further=self._shaped(least_further),
             spreads=self._spreads(planned, columns),
@@ -302,14 +308,16 @@ class Surfaces:
             bands[name] = np.moveaxis(np.array(rows), -1, 0).reshape(shape)
         return Spreads(bands, known.domains)
 
-    def _steady(self, planned: Deployed) -> np.ndarray:
-        """Return `Surface.steady`."""
+    def _settled(self, planned: Deployed) -> tuple[np.ndarray, np.ndarray]:
+        """Return `Surface.steady` and `Surface.tails`."""
         users = np.array(self.axes.users)
         inputs, outputs = (np.full(len(users), length) for length in self.axes.lengths)
         loads = self._loads(planned, (users, inputs, outputs))
-        found = exact_columns(planned.deployment, [*loads, *(load.steady() for load in loads)]).figures
-        times = np.array([found[name].reshape(2, -1) for name in ("ttft", "tpot")])
-        return np.asarray(np.nan_to_num(times[:, 1] / times[:, 0], nan=1.0))
+        loads += [load.steady() for load in loads]
+        found = [one.figures for one in predict_many([(planned.deployment, load, None) for load in loads])]
+        times = np.array([[one[name].value for one in found] for name in ("ttft", "tpot")]).reshape(2, 2, -1)
+        tails = [[quantile_table(one[name].tail) for one in found[len(users) :]] for name in ("ttft", "tpot")]
+        return times[:, 1] / times[:, 0], np.array(tails)
 
     def _columns(self, planned: Deployed, points: _Points) -> Columns:
         deployed, replicas = planned.deployment, planned.holding.terms.replicas

@@ -13,6 +13,7 @@ from glmplan.errors import GlmplanError
 from glmplan.planner.ask import fit
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.present.sheets.book import Book, Chart, Rule, Sheet, address
+from glmplan.present.sheets.calculation_page import curve_of, write_calculation
 from glmplan.present.sheets.input_pages import (
     SHEETS,
     Assumption,
@@ -20,11 +21,9 @@ from glmplan.present.sheets.input_pages import (
     Load,
     assumptions_of,
     cell,
-    curve_of,
     fixed_facts,
     span,
     write_assumptions,
-    write_calculation,
     write_memory,
     write_surface,
 )
@@ -36,12 +35,15 @@ from glmplan.units import Ratio, TokenCount, whole_number
 __all__ = ["Edition", "calibration_mark", "load_of_words", "plan_book", "workbook_of", "write_sources", "write_summary"]
 
 
-_WIDTHS = (32, 11, 11, 11, 10, 10, 10, 11, 12, 13, 14)
+_WIDTHS = (28, 11, 12, 9, 8, 8, 8, 9, 9, 9, 9, 10, 10, 12)
 _TABLE = (
     ("Option", "name", "wrap"),
     ("Fits", "fit", "text"),
-    ("Safe users (95 %)", "safe", "whole"),
-    ("Users at 50 %", "safe_half", "whole"),
+    ("Probability that the load meets the SLO", "chance", "chance"),
+    ('="Safe users at "&ROUND(100*probability,1)&" %"', "safe", "whole"),
+    ("Users at 95 %", "safe_95", "whole"),
+    ("Users at 80 %", "safe_80", "whole"),
+    ("Users at 50 %", "safe_50", "whole"),
     ("Tokens/s", "rate", "whole"),
     ("90 % from", "rate_low", "whole"),
     ("to", "rate_high", "whole"),
@@ -92,7 +94,7 @@ def write_summary(
     for number in range(count):
         for column, (_, name, style) in enumerate(_TABLE):
             page.put(_HEAD + number, column, f"={cell('Results', name, number)}", style)
-        for column, name in enumerate(("safe", "safe_half")):
+        for column, name in enumerate(("safe", "safe_50")):
             page.put(_HEAD + number, _KEYS + column, f"={_key(number, name)}", "small")
     bottom = _HEAD + count - 1
     page.rules += [Rule((_HEAD, 1), (bottom, 1), f'=$B{_HEAD + 1}="{word}"', style) for word, style in FIT_RULES]
@@ -100,14 +102,14 @@ def write_summary(
     best = f"AND(ROW()-{_HEAD}=MATCH(MIN({keys}),{keys},0),MIN({keys})<{_NEVER:.0f})"
     page.rules.append(Rule((_HEAD, 0), (bottom, 0), f"={best}", "best"))
     page.put(bottom + 1, 0, "Bold: the cheapest option that serves the load. Tokens/s are output tokens of all users; "
-             "safe users meet the SLO at the upper bound of the 90 % interval.", "note")  # fmt: skip
+             "safe users meet the SLO with the probability on the sheet Assumptions.", "note")  # fmt: skip
     charts = bottom + 3
     _write_charts(page, options, grid, edition, charts)
     second = charts + 18
     page.breaks = [second]
     end = _write_second(page, second, rows, edition, options)
     page.widths |= dict(enumerate(_WIDTHS)) | {_KEYS: 2, _KEYS + 1: 2}
-    page.last_printed, page.scale = (end, last), 70
+    page.last_printed, page.scale = (end, last), 65
 
 
 def _key(number: int, users: str) -> str:
@@ -129,16 +131,21 @@ def _decision(count: int, currency: str) -> list[str]:
         return found if digits is None else f"ROUND({found},{digits})"
 
     def met(place: str) -> str:
-        return f'{of("safe", 0, place)}&" users with 95 % and "&{of("safe_half", 0, place)}&" with 50 % probability."'
+        chance = of("chance", None, place)
+        sure = f'INT(100*MIN({chance},0.99)+0.000001)&" %"&IF({chance}>=0.99," or more","")'
+        most = '&", '.join(f'at {share} %: "&{of(f"safe_{share}", 0, place)}' for share in (95, 80, 50))
+        return f'{sure}&" probability (users {most}&")."'
 
     load = '" for "&users&" users with "&prompt_tokens&" input and "&answer_tokens&" output tokens"'
     sure = f"MIN({keys})<{_WORSE:.0f}"
     first = (
         f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price serves this load"&{load}&"; see Results.",'
-        f'IF({sure},"Recommended at 95 %: "&{of("name")}&{load}&"; it meets the SLO up to "&{met(best)}'
+        f'IF({sure},"Recommended at "&ROUND(100*probability,1)&" %: "&{of("name")}&{load}'
+        f'&"; it meets the SLO with "&{met(best)}'
         f'&IF(MIN({half})<MIN({keys})," "&{of("name", None, less_sure)}&" is cheaper, {currency} "'
-        f'&{of("month", 0, less_sure)}&" per month, and meets it up to "&{met(less_sure)},""),'
-        f'"No option meets the SLO safely"&{load}&". The cheapest that fits is "&{of("name")}&": "&{met(best)}))'
+        f'&{of("month", 0, less_sure)}&" per month, and meets it with "&{met(less_sure)},""),'
+        f'"No option meets the SLO with "&ROUND(100*probability,1)&" %"&{load}&". The cheapest that fits is "'
+        f'&{of("name")}&", with "&{met(best)}))'
     )
     second = (
         f'IF(MIN({keys})>={_NEVER:.0f},"Change the number of machines or the KV cache on Options, or the load.",'
@@ -163,16 +170,17 @@ def _write_charts(page: Sheet, options: tuple[Option, ...], grid: Grid, edition:
     lines = []
     for number in range(count):
         curve = curve_of(options, grid, number)
-        lines.append((cell("Options", "name", number), curve[15], curve[16]))
+        lines.append((cell("Options", "name", number), curve[18], curve[19]))
     page.charts.append(
         Chart((row, 0), "line", "Throughput over concurrency, up to the capacity of the KV pool", "concurrency",
               "tokens/s", tuple(lines), (560, 340))
     )  # fmt: skip
     names = f"{address(_HEAD, 0, page.name)}:{address(_HEAD + count - 1, 0)}"
-    values = f"{address(_HEAD, 9, page.name)}:{address(_HEAD + count - 1, 9)}"
+    column = [name for _, name, _ in _TABLE].index("per_million")
+    values = f"{address(_HEAD, column, page.name)}:{address(_HEAD + count - 1, column)}"
     page.charts.append(
-        Chart((row, 5), "column", f"{edition.currency} per million tokens", "", edition.currency,
-              ((address(_HEAD - 1, 9, page.name), names, values),), (500, 340))
+        Chart((row, 6), "column", f"{edition.currency} per million tokens", "", edition.currency,
+              ((address(_HEAD - 1, column, page.name), names, values),), (500, 340))
     )  # fmt: skip
 
 
@@ -209,12 +217,12 @@ def _write_right(page: Sheet, row: int, heading: str, pairs: list[tuple[str, str
 
     The pairs fill the right half of the page.
     """
-    page.row(row, [heading, *[None] * 5], "heading", column=5)
+    page.row(row, [heading, *[None] * 7], "heading", column=6)
     for title, text in pairs:
         row += 1
-        page.put(row, 5, f"={title}", "wrap")
-        page.say(row, 7, text, "wrap")
-        page.merged += [(row, 5, row, 6), (row, 7, row, 10)]
+        page.put(row, 6, f"={title}", "wrap")
+        page.say(row, 9, text, "wrap")
+        page.merged += [(row, 6, row, 8), (row, 9, row, 13)]
         if len(text) > 55:
             page.heights[row] = 15 * (1 + len(text) // 55)
     return row
@@ -366,7 +374,7 @@ def workbook_of(options: tuple[Option, ...], load: Load, money: Money) -> Book:
     """Return the workbook of planned options."""
     asked = options[0].planned.asked
     book, grid = Book(SHEETS), Grid(options)
-    rows = assumptions_of(load, money, asked.model.name)
+    rows = assumptions_of(load, money, asked)
     edition = Edition(
         title=f"{asked.model.name}: what to buy or rent",
         version=_version(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from glmplan.catalog.entries.prices import Quotation
 from glmplan.present.sheets.book import Book, Chart, Rule, Sheet, address
-from glmplan.present.sheets.input_pages import FIRST, Assumption, cell, columns_of, span
+from glmplan.present.sheets.input_pages import FIRST, LEVELS, Assumption, cell, columns_of, span
 from glmplan.present.sheets.option import Option
 from glmplan.purchase.cost import Terms
 from glmplan.purchase.money import cards_of, server_draw
@@ -115,9 +115,11 @@ _RESULT_TITLES = {
     "each_high": ("to", "tok/s", "one"),
     "wait": ("Mean TTFT", "s", "two"),
     "gap": ("Mean TPOT", "ms", "one"),
-    "safe": ("Safe users (95 %)", "users", "whole"),
-    "safe_half": ("Users at 50 % probability", "users", "whole"),
-    "chance": ("Probability that the load meets the SLO", "", "wrap"),
+    "safe": ('="Safe users at "&ROUND(100*probability,1)&" %"', "users", "whole"),
+    "safe_95": ("Users at 95 % probability", "users", "whole"),
+    "safe_80": ("at 80 %", "users", "whole"),
+    "safe_50": ("at 50 %", "users", "whole"),
+    "chance": ("Probability that the load meets the SLO", "", "chance"),
     "limit": ("limited by", "", "wrap"),
     "kw": ("Power at the wall", "kW", "two"),
     "purchase": ("Purchase", "{}", "whole"),
@@ -280,7 +282,7 @@ def write_results(book: Book, options: tuple[Option, ...], terms: Terms) -> None
             page.put(FIRST + number, names.index(name), f"={formula}", _RESULT_TITLES[name][2])
     first, last = (FIRST, names.index("fit")), (FIRST + len(options) - 1, names.index("fit"))
     page.rules += [Rule(first, last, f'=$B{FIRST + 1}="{word}"', style) for word, style in FIT_RULES]
-    wide = {"name": 30, "limit": 20, "break_even": 18, "why": 60, "fit": 13}
+    wide = {"name": 30, "limit": 20, "break_even": 18, "why": 60, "fit": 13, "chance": 14}
     page.widths |= {place: wide.get(name, 12) for place, name in enumerate(names)}
     page.freeze = (FIRST, 1)
 
@@ -314,7 +316,7 @@ def _formulas(n: int) -> dict[str, str]:
     found["api_month"] = f'IF(AND({api},ISNUMBER({r("rate")})),{tokens["api_month"]},"–")'
     volume = f"{r('month')}/({tokens['api_price']})"
     # users who are served together get less each
-    carried = token_formulas(f"({machines}*{c('safe_share')}*answer_tokens/{c('safe_request')})", at)["tokens"]
+    carried = token_formulas(f"({machines}*{c('safe')}*answer_tokens/{c('safe_request')})", at)["tokens"]
     most = f"MAX({r('tokens')},IF(ISNUMBER({r('safe')}),IF({r('safe')}>users,{carried},0),0))"
     found["break_even"] = (
         f'IF(AND({api},ISNUMBER({r("month")}),ISNUMBER({r("tokens")})),IF({volume}>{most},"{_BEYOND}",{volume}),"–")'
@@ -342,14 +344,11 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
     rate = f"{made}/{at['request']}"
     each = f"(answer_tokens-1)/{at['further']}"
     limits = {
-        "KV pool": at["held_low"], "max running requests": at["seats"],
-        "TPOT": f"MIN({at['safe_gap']},{at['safe_gap_high']})",
-        "TTFT": f"MIN({at['safe_wait']},{at['safe_wait_high']})",
+        "KV pool": at["pool"], "max running requests": at["seats"], "TPOT": at["gap"], "TTFT": at["wait"],
     }  # fmt: skip
-    least = at["safe_share"]
-    half = f"MIN({at['held']},{at['seats']},{at['safe_gap']},{at['safe_wait']})"
+    least = at["safe"]
     words = "".join(f'IF({limit}<={least},"{name}",' for name, limit in limits.items()) + '""' + ")" * len(limits)
-    most = f'IF(AND({least}={at["most_users"]},{at["held_low"]}>{least}),"calculated range",{words})'
+    most = f'IF(AND({least}={at["most_users"]},{at["pool"]}>{least}),"calculated range",{words})'
     full = f"OR({share}>{at['held']},context_tokens>{at['longest']},{share}>{at['seats']})"
     tight = f"OR({share}>{at['held_low']},context_tokens>{at['longest_low']})"
     return {
@@ -365,11 +364,10 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "each_high": speed(f"(answer_tokens-1)/MAX({at['further']}*EXP({at['gap_low']}),{at['least_further']})"),
         "wait": speed(at["first"]),
         "gap": speed(f"1000*{at['further']}/(answer_tokens-1)"),
-        "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"{_OUTSIDE}")',
-        "safe_half": f'IF({at["inside"]},IF(context_tokens>{at["longest"]},0,{machines}*{half}),"{_OUTSIDE}")',
-        "chance": f'IF({at["inside"]},IF(context_tokens>{at["longest"]},"below 50 %",IF(AND({share}<={least},'
-        f'context_tokens<={at["longest_low"]}),"95 % or more",IF({share}<={half},"50 to 95 %","below 50 %"))),"–")',
-        "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},"longest request",{most}),"–")',
+        **{f"safe{level}": f'IF({at["inside"]},{machines}*{at[f"safe{level}"]},"{_OUTSIDE}")' for level in LEVELS},
+        # rounded down, so that no load below the probability asked for is shown with it
+        "chance": f'IF(AND({at["inside"]},{share}<={at["most_users"]}),INT(1000*{at["chance"]}+0.000001)/1000,"–")',
+        "limit": f'IF({at["inside"]},IF(context_tokens>{at["longest_at"]},"longest request",{most}),"–")',
     }
 
 

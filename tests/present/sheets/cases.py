@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import glmplan
+from glmplan.planner.users import safe_number
 from glmplan.present.sheets.input_pages import FIRST, SHEETS, columns_of
 from glmplan.purchase.cost import (
     break_even_month,
@@ -21,6 +22,8 @@ from glmplan.purchase.money import Offer, wall_watts
 MODEL = "llama-3.1-8b"
 MACHINES = ("1xh100-sxm", "2xrtx-5090")
 CASES = 200
+#: every so many cases the users by probability are compared too
+PLANNED = 5
 #: what may be changed beside the load: name of a cell, or (sheet, column), and its ends
 TERMS = {
     "electricity": (0.05, 0.45), "hours_per_month": (200, 744), "utilisation": (0.1, 1.0), "horizon_months": (12, 72),
@@ -43,6 +46,7 @@ def changes(number):
     found |= {"users": float(int(between(1, 64))), "prompt_tokens": float(int(between(512, 12_000))),
               "answer_tokens": float(int(between(160, 1_500)))}  # fmt: skip
     found["context_tokens"] = found["prompt_tokens"] + found["answer_tokens"]
+    found["probability"] = (0.95, 0.8, 0.6, 0.9)[number // PLANNED % 4]
     option = {"machines": float(rng.integers(1, 4)), "way": "buy" if rng.random() < 0.6 else "rent",
               "price": float(int(between(8_000, 60_000))), "rent": round(between(0.8, 6), 2),
               "cache": int(rng.integers(2))}  # fmt: skip
@@ -101,6 +105,12 @@ def library(options, money, number):
     found["offer"] = Offer("m", "s", said["api_input"], said["api_output"], said["api_cached"], "USD", "", False, "")
     found |= {"running": float(month.running), "purchase": price, "said": said, "way": option["way"]}
     found |= {"planned": planned, "machines": machines}
+    if number % PLANNED == 0:
+        safe, _ = safe_number(planned.asked, planned.holding, probability=said["probability"])
+        most = cached.surface.axes.users[-1]
+        users = {"safe": safe.users} | {f"safe_{100 * level:g}": dict(safe.at)[level] for level in (0.95, 0.8, 0.5)}
+        found["users"] = {name: machines * min(count, most) for name, count in users.items()}
+        found["chance"] = safe.chance_of(share)
     return found
 
 
@@ -121,6 +131,10 @@ def compare(sheet, mine):
         same(name, mine[name], 0.05)
     # nearly all are nearer, see the next test: a prompt that just fills a step takes one or two with those who answer
     same("wait", mine["wait"], 0.3)
+    for name, value in mine.get("users", {}).items():
+        same(name, value, 0.06 + mine["machines"] / max(value, 1))
+    if abs(sheet["chance"] - mine.get("chance", sheet["chance"])) > 0.03:
+        wrong.append(f"chance: {sheet['chance']} in the sheet, {mine['chance']}")
     said, hours = mine["said"], mine["said"]["hours_per_month"]
     outputs = sheet["rate"] * said["utilisation"] * hours * 3600
     inputs = outputs * said["prompt_tokens"] / said["answer_tokens"]

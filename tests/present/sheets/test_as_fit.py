@@ -1,4 +1,4 @@
-"""A workbook has the median, both bounds and the safe users of `fit`, inside and outside the measured loads."""
+"""A workbook has the median, both bounds and the probabilities of `fit`, inside and outside the measured loads."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ PLANS = {
 LIMITS = ({}, {"gap_limit": 50.0, "wait_limit": 3.0}), ({}, {"tpot_limit": 0.05, "ttft_limit": 3.0})
 #: at its own load a workbook has the points of its tables; users between points of the grid differ [-]
 EXACT, GRID = 0.005, 0.05
+#: a load between the points of `fit` is a point of the workbook [-]
+CHANCE = 0.02
+#: probabilities of meeting an SLO at which the users of a sheet are compared
+LEVELS = {"safe_95": 0.95, "safe_80": 0.8, "safe_50": 0.5}
 
 
 @pytest.fixture(scope="module", params=PLANS)
@@ -62,26 +66,33 @@ def test_median_and_bounds_are_those_of_fit(plan):
     assert sheet["first"] == pytest.approx(row.ttft.value, rel=EXACT)
 
 
+def shown_with(book, names, cells):
+    """Results with other inputs."""
+    before = {name: book[book.names[name][0]].cells[book.names[name][1:]] for name in cells}
+    for values in (cells, before):
+        for name, value in values.items():
+            book[book.names[name][0]].cells[book.names[name][1:]] = value
+        if values is cells:
+            users = shown(book, "Results", names)
+    return users
+
+
+@pytest.mark.parametrize("probability", [0.95, 0.6])
 @pytest.mark.parametrize(("cells", "limits"), list(zip(*LIMITS, strict=True)), ids=("usual", "stated"))
-def test_safe_and_expected_users_are_those_of_fit(plan, cells, limits):
+def test_users_and_the_probability_of_the_load_are_those_of_fit(plan, cells, limits, probability):
     _, _, book, (model, asked) = plan
-    answer = glmplan.fit(model, **asked, **limits)
+    answer = glmplan.fit(model, **asked, **limits, probability=probability)
     # in a workbook each user has a place in the pool and in the batch; `fit` lets users wait within stated limits
     held, safe = min(answer.holding.held, places_of(answer.asked, answer.holding)), answer.safe
-    before = {}
-    for name, value in cells.items():
-        sheet, row, column = book.names[name]
-        before[name] = book[sheet].cells[row, column]
-        book[sheet].put(row, column, value, "exact*")
-    users = shown(book, "Results", ("safe", "safe_half", "chance"))
-    for name, value in before.items():
-        sheet, row, column = book.names[name]
-        book[sheet].put(row, column, value, "exact*")
-    assert users["safe"] == pytest.approx(safe.users, rel=GRID, abs=1.0)
-    assert users["safe_half"] == pytest.approx(min(dict(safe.at)[0.5], held), rel=GRID, abs=1.0)
-    [load] = asked["users"]
-    classes = ((users["safe"], "95 % or more"), (users["safe_half"], "50 to 95 %"), (float("inf"), "below 50 %"))
-    assert users["chance"] == next(words for most, words in classes if load <= most)
+    cells = cells | {"probability": probability}
+    users = shown_with(book, ("safe", *LEVELS, "chance"), cells)
+    for name, level in {"safe": probability, **LEVELS}.items():
+        assert users[name] == pytest.approx(min(dict(safe.at)[level], held), rel=GRID, abs=1.0), name
+    assert users["chance"] == pytest.approx(safe.chance_of(*asked["users"]), abs=CHANCE)
+    # the load of the sheet at the probability is where the probability of the load passes it
+    if (most := users["safe"]) > 0:
+        chances = [shown_with(book, ("chance",), cells | {"users": most + more})["chance"] for more in (0.0, 1.0)]
+        assert isinstance(chances[1], str) or chances[0] >= probability > chances[1] - 0.001
 
 
 def test_the_plans_are_inside_and_outside_the_measured_loads(plan):

@@ -101,7 +101,7 @@ def test_the_figures_are_those_of_the_library(quotes, money):
     assert cells["glmplan: tokens/s (90 % to)"] == pytest.approx(rate.high, rel=1e-3)
     assert cells["glmplan: safe users"] == answer.safe.users
     at = dict(answer.safe.at)
-    assert (cells["glmplan: users at 95 %"], cells["glmplan: users at 50 %"]) == (at[0.95], at[0.5])
+    assert {share: cells[f"glmplan: users at {100 * share:.0f} %"] for share in (0.95, 0.8, 0.5)} == at
     assert cells["glmplan: probability"] == pytest.approx(answer.safe.chance_of(USERS), rel=1e-3)
     watts, _ = watts_of(answer.asked.machine, money)
     assert cells["glmplan: kW at the wall"] == pytest.approx(watts / 1000, rel=1e-3)

@@ -162,15 +162,30 @@ def test_a_decision_names_the_cheaper_option_that_meets_the_slo_less_surely(mone
     wanted = read_wanted("8xh200-sxm", "6xrtx-pro-6000-ws", "glm-5.1-nvfp4")
     found = plan_book("glm-5.1-nvfp4", wanted, load_of_words(4, None, None, None), money).calculator()
     names = columns_of("Results")
-    safe, half = (
+    safe, fair, half, chance = (
         [found.value("Results", FIRST + number, names.index(name)) for number in (0, 1)]
-        for name in ("safe", "safe_half")
+        for name in ("safe_95", "safe_80", "safe_50", "chance")
     )
     assert safe[0] < 4 <= min(safe[1], half[0])
     words = found.value("Summary", 3, 0)
-    assert f"{safe[1]:g} users with 95 % and {half[1]:g} with 50 % probability" in words
-    assert "6xrtx-pro-6000-ws is cheaper" in words
-    assert words.endswith(f"{safe[0]:g} users with 95 % and {half[0]:g} with 50 % probability.")
+    said = [f"{math.floor(100 * one[0])} % probability (users at 95 %: {one[1]:g}, at 80 %: {one[2]:g}, at 50 %: "
+            f"{one[3]:g})." for one in zip(chance, safe, fair, half, strict=True)]  # fmt: skip
+    assert "Recommended at 95 %: 1 × 8xh200-sxm for 4 users" in words and f"it meets the SLO with {said[1]}" in words
+    assert "6xrtx-pro-6000-ws is cheaper" in words and words.endswith(f"meets it with {said[0]}")
+
+
+def test_the_probability_asked_for_is_an_input_that_purchases_follow(money):
+    """At 80 % the cheaper machine is recommended."""
+    wanted = read_wanted("8xh200-sxm", "6xrtx-pro-6000-ws", "glm-5.1-nvfp4")
+    load, said = load_of_words(4, None, None, None), {"probability": 0.8, "ttft_limit": 4.0, "tpot_limit": 0.08}
+    book = plan_book("glm-5.1-nvfp4", wanted, load, money, said=said)
+    values = {name: book[sheet].cells[row, column] for name, (sheet, row, column) in book.names.items()}
+    assert {"probability": 0.8, "wait_limit": 4.0, "gap_limit": 80.0}.items() <= values.items()
+    found, names = book.calculator(), columns_of("Results")
+    shown = {name: found.value("Results", FIRST, names.index(name)) for name in ("safe", "safe_80", "safe_95")}
+    assert shown["safe"] == shown["safe_80"] >= 4 > shown["safe_95"]
+    assert found.value("Results", FIRST - 2, names.index("safe")) == "Safe users at 80 %"
+    assert found.value("Summary", 3, 0).startswith("Recommended at 80 %: 1 × 6xrtx-pro-6000-ws for 4 users")
 
 
 def test_sensitivity_has_the_largest_effect_first(book):
@@ -212,7 +227,7 @@ def test_rents_of_a_workbook_are_at_one_term(money):
 
 
 def test_a_workbook_shows_each_option_that_has_no_column_of_its_own(options, load, money):
-    named = {one.name for rows in assumptions_of(load, money, MODEL).values() for one in rows}
+    named = {one.name for rows in assumptions_of(load, money, options[0].planned.asked).values() for one in rows}
     shown = {*columns_of("Options"), *named, *(title for title, _, _ in fixed_facts(options))}
     assert {one.sheet for one in request_options(PlanRequest).values() if one.sheet} <= shown
 
