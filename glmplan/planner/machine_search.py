@@ -49,7 +49,7 @@ _STEP = 1.1
 #: options that name a layout
 _OF_THE_LAYOUT = (*DEGREES, "disaggregated")
 #: options that describe a machine
-_OF_THE_MACHINE = ("part", "host_memory", "host_memory_bandwidth")
+_OF_THE_MACHINE = ("part", "host_memory", "host_memory_bandwidth", "host_cores")
 
 
 def _elsewhere(solution: Solution) -> Iterator[Looked]:

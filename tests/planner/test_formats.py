@@ -81,8 +81,9 @@ def test_a_format_that_no_source_says_the_engine_loads_is_not_chosen():
 
 def test_an_engine_with_experts_in_host_memory_takes_a_format_that_this_memory_holds():
     words = PlanRequest(
-        "glm-5.1", "1xrtx-pro-6000-ws", engine="ktransformers", host_memory="768GB", host_memory_bandwidth="460GB/s"
-    )
+        "glm-5.1", "1xrtx-pro-6000-ws", engine="ktransformers", host_memory="768GB", host_memory_bandwidth="460GB/s",
+        host_cores=96,
+    )  # fmt: skip
     asked = best_format(words, read_words)
     assert asked.checkpoint.name == "nvfp4"  # BF16 has 1,350 GiB
     assert question_met(asked).fits

@@ -203,7 +203,7 @@ class HostSide:
     bandwidth: BytesPerSecond  # data-sheet memory bandwidth of all sockets
     sockets: int = 1
     cores: int | None = None  # that compute, all sockets; None ignores the CPU's rate
-    link: BytesPerSecond = 0.0  # payload from host memory to the accelerators that fetch at once; 0 without accelerators
+    link: BytesPerSecond = 0.0  # payload to all accelerators that fetch at once; 0 without accelerators
     kernel: str = "avx512"  # ``amx``, ``avx512`` or ``generic``, see `glmplan.catalog.schema.host.HostKernel`
     numa_aware: bool = True  # True: the engine keeps the weights of each socket's work in its own memory
     prepares: bool = True  # True: the CPU rearranges weights before accelerators fetch them
@@ -297,13 +297,11 @@ def host_side(host: Host, count: int, *, kernel: str = "avx512", in_turn: bool =
     if bandwidth is None:
         unknown = "unknown: memory bandwidth of the host, which offloading needs"
         raise UnknownFact(f"{host.name}: {unknown}; the file of the machine states it (--on FILE, --set host=FILE)")
-    known = [socket.cores for socket in host.sockets]
-    total = None if None in known else sum(number for number in known if number is not None)
     if in_turn:
         link = min(host_transfer_rate(host, members=(slot,)) for slot in range(count))
     else:
         link = count * host_transfer_rate(host, count=count)
-    return HostSide(bandwidth, len(host.sockets), total, link, kernel)
+    return HostSide(bandwidth, len(host.sockets), host.cores, link, kernel)
 
 
 #: components of the step time, in the order of the columns of `offload_step_seconds`
