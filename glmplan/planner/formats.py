@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint
 from glmplan.costs.blocks.stack import checkpoint_bytes
@@ -174,14 +175,16 @@ def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
     """Yield formats up to the default precision, those of llama.cpp last."""
     part, host = asked.machine.accelerator, asked.machine.host
     memory = math.inf if part.memory is None else part.memory * asked.machine.count
+    # layers of a GGUF file are dealt to accelerators of all kinds
+    dealt = sum((load_accelerator(name).memory or 0.0) * count for name, count in asked.machine.kinds) or memory
     beside = 0.0 if host.unified_memory or host.host_memory_bandwidth is None else host.host_memory or 0.0
     running = load_engine(asked.engine).running
     forms = [running.reads] if running is not None else []
     forms += [one for one in ("gguf",) if words.engine is None and one not in forms]
     apart = host.host_memory if keeps_experts_on_host(asked.engine) else None
-    limits = [(form, 0.0, memory + (apart or 0.0)) for form in forms]
+    limits = [(form, 0.0, (dealt if form == "gguf" else memory) + (apart or 0.0)) for form in forms]
     # llama.cpp computes weights that host memory holds, more slowly than smaller files on accelerators
-    limits += [(form, memory, memory + beside) for form in forms if form == "gguf" and beside]
+    limits += [(form, dealt, dealt + beside) for form in forms if form == "gguf" and beside]
     for form, least, most in limits:
         if form == MLX_ENGINE and part.vendor != "Apple":
             continue
