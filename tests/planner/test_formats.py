@@ -87,3 +87,20 @@ def test_an_engine_with_experts_in_host_memory_takes_a_format_that_this_memory_h
     asked = best_format(words, read_words)
     assert asked.checkpoint.name == "nvfp4"  # BF16 has 1,350 GiB
     assert question_met(asked).fits
+
+
+def test_the_memory_of_all_kinds_of_accelerators_counts_for_a_gguf_file():
+    # 41 GiB of weights, of which neither card holds more than 24 GB
+    asked = best_format(PlanRequest("llama-3.1-70b", "1xrtx-4090+1xrtx-3090"), read_words)
+    assert (asked.engine, asked.checkpoint.name) == ("llama.cpp", "q4_k_m")
+    assert question_met(asked).fits
+
+
+def test_a_model_without_listed_files_is_offered_in_the_usual_one():
+    # no format of Nemotron-Super-49B in the catalogue has fewer than 8 bits
+    answer = fit_answer(PlanRequest("llama-3.3-nemotron-super-49b-v1", "1xm4-pro"))
+    assert answer.verdict == "does_not_fit"
+    assert answer.changes[0].ask == "--weights q4_k_m" and answer.changes[0].verdict == "fits"
+    # a typed format is kept
+    typed = fit_answer(PlanRequest("llama-3.3-nemotron-super-49b-v1-fp8", "1xm4-pro"))
+    assert all("q4_k_m" not in change.ask for change in typed.changes)
