@@ -46,7 +46,8 @@ class Met:
 
     fits: bool  # True if the engine starts with one full-length request
     known: bool  # False if no source says that the engine loads this format on the part
-    #: probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
+    #: probability that the users of the question, else one user, meet the SLO of `fit`, of its bound on decode alone
+    #: where prompts have no time; 0 if no speed is known, [-]
     probability: Ratio
     #: limitation with which the engine does not start; empty without one
     stopped_by: str = field(default="", compare=False)
@@ -83,7 +84,7 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
     if holding.verdict == "does_not_fit":
         return Met(False, True, 0.0)
     known = format_known(holding)
-    if not scored.alone or not prompts_timed(asked) or asked.prefill:
+    if not scored.alone or asked.prefill:
         return Met(True, known, 0.0)
     users = asked.users[-1] if asked.users_given else 1
     chance = chance_within(asked, holding, users)
@@ -139,7 +140,8 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
                 continue
             found.append((met, bits_of(checkpoint), other))
             if met.fits and met.known and met.probability >= asked.probability:
-                return _named(other, asked, "the highest precision that meets the question", first.stopped_by)
+                part = "that meets" if prompts_timed(other) else "whose decoding meets"
+                return _named(other, asked, f"the highest precision {part} the question", first.stopped_by)
     best = max(found, key=lambda one: (one[0], one[1]))
     if best[2] is asked or best[0] <= first:
         return asked
