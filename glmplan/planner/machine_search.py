@@ -55,7 +55,7 @@ _OF_THE_MACHINE = ("part", "host_memory", "host_memory_bandwidth", "host_cores")
 
 
 def _usual_file(solution: Solution) -> Iterator[Looked]:
-    """Return the usual GGUF file where it is not listed and nothing that is listed starts."""
+    """Return the usual GGUF file if it is not listed and no listed one starts."""
     asked = solution.asked
     words = asked.request.but(engine=None, engine_version=None, **dict.fromkeys(_OF_THE_LAYOUT))
     if _starts(solution) or not format_open(words) or asked.model.checkpoint(_FILE) is not None:

@@ -24,7 +24,7 @@ __all__ = ["HostMemory", "Machine", "over_all_sockets", "record_toml", "resolve_
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory and cores of the processors of a node, None where the host states them."""
+    """Memory and cores of a node, None where the host states them."""
 
     size: Bytes | None = None
     bandwidth: BytesPerSecond | None = None

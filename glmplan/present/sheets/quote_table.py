@@ -384,7 +384,10 @@ _NUMBER = re.compile(r"\W*\d[\d.,'’\s]*\W*([A-Z]{3})?\W*")
 
 
 def _holds_numbers(row: Row) -> bool:
-    """Return True if a cell is a number: the row is data, though its text may have words of headers."""
+    """Return True if a cell is a number: the row is data.
+
+    Its text may have words of headers.
+    """
     return any(
         _NUMBER.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float)
         for value in row.cells.values()
