@@ -53,6 +53,7 @@ def command(
     The load is a number of users and a request rate, or the kind given by --traffic.
     """
     from glmplan.errors import SpecError
+    from glmplan.planner.question import DEGREES
     from glmplan.planner.service import loads_at, searched_traffic
     from glmplan.prediction.distribution import probability_asked
     from glmplan.prediction.step_models import site_calibration
@@ -68,6 +69,8 @@ def command(
     specs, usual = searched_traffic(traffic)
     service = replace(service, deployment={**service.deployment, "probability": probability})
     described, kinds = described_services(target, service, shape, *specs, usual=usual, slo=slo)
+    # the layout is chosen for a typed SLO, else for throughput
+    of_fit = slo is None and target.model is not None and not any(service.deployment.get(one) for one in DEGREES)
     slo = slo or described.slo
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
@@ -99,6 +102,8 @@ def command(
         curves = curves_of(described.service, kinds[0], loads, described.ends)
         safe_charts(found[0], targets, search.plot, title=title, curves=curves)
     _show(found, search.form, described.basis, slo)
+    if of_fit and search.form is Form.text and found[0].unit == "users":
+        say(f"the layout of fit, the fastest; that with the most users: --slo '{slo}'")
 
 
 def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from glmplan.catalog.engines.limitations import load_engine
+from glmplan.catalog.entries.accelerators import load_accelerator
 from glmplan.catalog.formats import weight_format
 from glmplan.catalog.schema.model import Checkpoint
 from glmplan.costs.blocks.stack import checkpoint_bytes
@@ -45,7 +46,8 @@ class Met:
 
     fits: bool  # True if the engine starts with one full-length request
     known: bool  # False if no source says that the engine loads this format on the part
-    #: probability that the users of the question, else one user, meet the SLO of `fit`; 0 if no speed is known, [-]
+    #: probability that the users of the question, else one user, meet the SLO of `fit`, of its bound on decode alone
+    #: where prompts have no time; 0 if no speed is known, [-]
     probability: Ratio
     #: limitation with which the engine does not start; empty without one
     stopped_by: str = field(default="", compare=False)
@@ -82,7 +84,7 @@ def layout_met(asked: Asked, scored: Scored) -> Met:
     if holding.verdict == "does_not_fit":
         return Met(False, True, 0.0)
     known = format_known(holding)
-    if not scored.alone or not prompts_timed(asked) or asked.prefill:
+    if not scored.alone or asked.prefill:
         return Met(True, known, 0.0)
     users = asked.users[-1] if asked.users_given else 1
     chance = chance_within(asked, holding, users)
@@ -138,7 +140,8 @@ def best_format(words: PlanRequest, read: Callable[[PlanRequest], Asked]) -> Ask
                 continue
             found.append((met, bits_of(checkpoint), other))
             if met.fits and met.known and met.probability >= asked.probability:
-                return _named(other, asked, "the highest precision that meets the question", first.stopped_by)
+                part = "that meets" if prompts_timed(other) else "whose decoding meets"
+                return _named(other, asked, f"the highest precision {part} the question", first.stopped_by)
     best = max(found, key=lambda one: (one[0], one[1]))
     if best[2] is asked or best[0] <= first:
         return asked
@@ -174,14 +177,16 @@ def _files(words: PlanRequest, asked: Asked) -> Iterator[list[Checkpoint]]:
     """Yield formats up to the default precision, those of llama.cpp last."""
     part, host = asked.machine.accelerator, asked.machine.host
     memory = math.inf if part.memory is None else part.memory * asked.machine.count
+    # layers of a GGUF file are dealt to accelerators of all kinds
+    dealt = sum((load_accelerator(name).memory or 0.0) * count for name, count in asked.machine.kinds) or memory
     beside = 0.0 if host.unified_memory or host.host_memory_bandwidth is None else host.host_memory or 0.0
     running = load_engine(asked.engine).running
     forms = [running.reads] if running is not None else []
     forms += [one for one in ("gguf",) if words.engine is None and one not in forms]
     apart = host.host_memory if keeps_experts_on_host(asked.engine) else None
-    limits = [(form, 0.0, memory + (apart or 0.0)) for form in forms]
+    limits = [(form, 0.0, (dealt if form == "gguf" else memory) + (apart or 0.0)) for form in forms]
     # llama.cpp computes weights that host memory holds, more slowly than smaller files on accelerators
-    limits += [(form, memory, memory + beside) for form in forms if form == "gguf" and beside]
+    limits += [(form, dealt, dealt + beside) for form in forms if form == "gguf" and beside]
     for form, least, most in limits:
         if form == MLX_ENGINE and part.vendor != "Apple":
             continue

@@ -33,8 +33,8 @@ def changes_or_machines(solution: Solution, *, engines: bool = False) -> tuple[L
     if _starts(solution) or any(
         one.change.name != "accelerators" or one.asked.machine.count <= _COUNTS[-1] for one in fits
     ):
-        return found
-    known = {one.change.ask or one.change.what: one for one in found}
+        return (*_usual_file(solution), *found)
+    known = {one.change.ask or one.change.what: one for one in (*_usual_file(solution), *found)}
     for one in _elsewhere(solution):
         known.setdefault(one.change.ask or one.change.what, one)
     return tuple(known.values())
@@ -48,8 +48,24 @@ _COUNTS, _NODES, _RACK = (1, 2, 4, 8), (2, 4), 16
 _STEP = 1.1
 #: options that name a layout
 _OF_THE_LAYOUT = (*DEGREES, "disaggregated")
+#: format of GGUF files that is tried where the catalogue lists none
+_FILE = "q4_k_m"
 #: options that describe a machine
-_OF_THE_MACHINE = ("part", "host_memory", "host_memory_bandwidth")
+_OF_THE_MACHINE = ("part", "host_memory", "host_memory_bandwidth", "host_cores")
+
+
+def _usual_file(solution: Solution) -> Iterator[Looked]:
+    """Return the usual GGUF file if it is not listed and no listed one starts."""
+    asked = solution.asked
+    words = asked.request.but(engine=None, engine_version=None, **dict.fromkeys(_OF_THE_LAYOUT))
+    if _starts(solution) or not format_open(words) or asked.model.checkpoint(_FILE) is not None:
+        return
+    try:
+        file = tried(_same_load(asked, words.but(weights=_FILE)), solution.options)
+    except GlmplanError:
+        return
+    if file is not None and _starts(file):
+        yield _moved(solution, file)
 
 
 def _elsewhere(solution: Solution) -> Iterator[Looked]:

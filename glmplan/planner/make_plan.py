@@ -19,6 +19,7 @@ from glmplan.planner.plan import AnswerRecord, Change, RunnerUp, Safe, TrafficRu
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import (
     Scored,
+    cores_unknown,
     deployment_of,
     load_of,
     matrix_rate_known,
@@ -209,6 +210,7 @@ def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
 def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[str, ...]:
     """Return the unpublished facts that the answer would need."""
     unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
+    unknown += ("cores of the host (--host-cores)",) * cores_unknown(asked)
     if not speed_known(asked) and not missing:
         unknown = ("memory bandwidth of the host",)
     return (*unknown, first.unknown) if first.unknown else unknown

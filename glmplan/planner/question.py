@@ -619,7 +619,9 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = resolve_machine(words.on, words.part, HostMemory(words.host_memory, words.host_memory_bandwidth))
+    machine = resolve_machine(
+        words.on, words.part, HostMemory(words.host_memory, words.host_memory_bandwidth, words.host_cores)
+    )
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:

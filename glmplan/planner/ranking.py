@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from glmplan.catalog.caching import remembered
+from glmplan.catalog.engines.limitations import load_engine
 from glmplan.costs.blocks.stack import routed_blocks
 from glmplan.costs.network.links import LayoutLinks
 from glmplan.costs.points import Layout
@@ -36,6 +37,7 @@ __all__ = [
     "Scored",
     "Speed",
     "completed_words",
+    "cores_unknown",
     "deployment_of",
     "load_of",
     "load_on",
@@ -145,20 +147,33 @@ def matrix_rate_known(asked: Asked) -> bool:
     return bool(part.peak) or part.rated is not None
 
 
+def cores_unknown(asked: Asked) -> bool:
+    """Return True if cores of unknown number compute the prompts."""
+    if asked.machine.host.cores is not None or not experts_on_host(asked):
+        return False
+    running = load_engine(asked.engine).running
+    moved = running.moved_experts if running is not None else None
+    return moved is None or asked.input_tokens <= moved.streams_above
+
+
 def prompts_timed(asked: Asked) -> bool:
     """Return True if prompts can be timed, on the accelerator or the CPU."""
-    return matrix_rate_known(asked) or experts_on_host(asked)
+    return not cores_unknown(asked) if experts_on_host(asked) else matrix_rate_known(asked)
 
 
 def untimed_words(asked: Asked) -> str:
     """Return the reason why prompts cannot be timed."""
+    if cores_unknown(asked):
+        return "the cores that compute prompts are not stated: no prediction of prefill and TTFT"
     return f"no matrix rate of {asked.machine.accelerator.full_name} is published: no prediction of prefill and TTFT"
 
 
 def completed_words(asked: Asked) -> str:
-    """Return how a request states what is not published of its accelerator."""
+    """Return how a request states what is not published of its machine."""
     from glmplan.catalog.entries.own_parts import line_of
 
+    if cores_unknown(asked):
+        return "give --host-cores, the cores of all sockets of a node, as in 64"
     return f"give its data sheet with values for ?: --on '{asked.machine.count}x{line_of(asked.machine.accelerator)}'"
 
 
@@ -244,7 +259,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         from glmplan.io.machines.mixed import of_stages
 
         part = of_stages(stages)
-    if not prompts_timed(asked) and not part.runs_on_one_memory:
+    if not (matrix_rate_known(asked) or experts_on_host(asked) or part.runs_on_one_memory):
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return deploy(
         asked.model,

@@ -58,7 +58,7 @@ from glmplan.simulation.traffic.drafting import Acceptance
 from glmplan.simulation.traffic.slo import Target
 from glmplan.simulation.traffic.spec import Traffic
 from glmplan.simulation.unused import check_used
-from glmplan.units import Ratio, TokenCount
+from glmplan.units import Ratio, TokenCount, counted_unit
 
 if TYPE_CHECKING:
     from glmplan.catalog.schema.model import ModelSpec
@@ -612,7 +612,7 @@ def _wider_above(described: Described, found: SafeLoad) -> str:
         for name, fast, slow in zip(("TPOT", "TTFT"), before, after, strict=True)
         if slow > _STEP * fast
     ]
-    above = f"; above {found.load:,.0f} users the measured runs spread more"
+    above = f"; above {counted_unit(found.load, 'users')} the measured runs spread more"
     return f"{above}: {', '.join(steps)}" if steps else ""
 
 

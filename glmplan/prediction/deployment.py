@@ -714,7 +714,8 @@ def offload_of(engine: str, host: Host, cards: int, placement: Placement | None 
     moved = running.moved_experts if running is not None else None
     if moved is None:
         raise SpecError("keeps no experts in host memory by layers", field="engine", value=engine)
-    side = replace(host_side(host, cards, kernel="generic"), numa_aware=False)
+    # weights are fetched as they lie in host memory, those of a layer by the accelerator that computes it
+    side = replace(host_side(host, cards, kernel="generic", in_turn=True), numa_aware=False, prepares=False)
     assert placement is not None
     return Offload(placement, side, moved.streams_above)
 

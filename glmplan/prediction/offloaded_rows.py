@@ -26,6 +26,7 @@ from glmplan.costs.points import StepPoints
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.io.models.checkpoints import checkpoint_for
 from glmplan.io.runs.record import Run
+from glmplan.prediction.deployment import keeps_experts_on_host
 from glmplan.prediction.evidence import evidence_of_offloading
 from glmplan.prediction.load import Load, user_load
 from glmplan.prediction.predict import Figure, Prediction, predict_steps
@@ -166,9 +167,11 @@ def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None
         formats = {**checkpoint.formats, "routed_experts": system.host_weights}
         checkpoint = checkpoint.model_copy(update={"formats": formats})
     link = system.link.bandwidth * load_link_fits().scalars["payload"] if system.link else 0.0
+    prepares = keeps_experts_on_host(run.engine or _PACKED_BY)
     side = HostSide(
-        system.memory_bandwidth, system.sockets, system.cores, link * count, system.kernel, system.numa_aware
-    )
+        system.memory_bandwidth, system.sockets, system.cores, link * (count if prepares else 1), system.kernel,
+        system.numa_aware, prepares,
+    )  # fmt: skip
     streams = float(system.streams_above) if system.streams_above is not None and link > 0 else float("inf")
     accelerator = load_accelerator(system.accelerator) if system.accelerator else None
     steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), accelerator, count, fit)

@@ -71,7 +71,7 @@ def _cell(plan: dict[str, Any], name: str) -> Any:
 def compare_text(compared: Compared, plans: list[dict[str, Any]]) -> str:
     """Return the metrics as text; `plans` are those of `compare_record`."""
     lines = [f"concurrency: {counted_unit(compared.users, 'users')}"]
-    if compared.rent_term is not None:
+    if compared.rent_term is not None and any(side.paid.startswith("rent") for side in compared.sides):
         lines.append(f"rent term of all plans: {compared.rent_term}")
     # a row is shown if one of the plans has weights in host memory
     rows = [row for row in compare_rows(plans) if row[""] != "host_weights" or any(list(row.values())[1:])]

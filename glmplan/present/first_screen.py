@@ -350,7 +350,10 @@ def _fact_asked(answer: AnswerRecord) -> str:
     if options := over_all_sockets(machine.accelerator, machine.count):
         return f"one server over all sockets: {options}"
     if not machine.host.host_memory_bandwidth and experts_on_host(answer.asked):
-        return "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a machine, as in 460GB/s"
+        return (
+            "the same with --host-memory-bandwidth, the data-sheet rate of all sockets of a machine, as in 460GB/s, "
+            "and --host-cores"
+        )
     if machine.accelerator.memory_bandwidth is None:
         return completed_words(answer.asked)
     return "a machine with this fact: a host of the catalogue or a TOML file (--on FILE)"

@@ -46,7 +46,8 @@ _MOST, _PAIRS = 10_000, 400
 #: share of a demand below which two assignments serve the same [-]
 _SAME = 1e-6
 #: options of a plan that belong to a machine
-_OF_MACHINE = ("part", "host_memory", "host_memory_bandwidth", "power_limit", "host_bandwidth", "calibration")
+_OF_HOST = ("host_memory", "host_memory_bandwidth", "host_cores")
+_OF_MACHINE = ("part", *_OF_HOST, "power_limit", "host_bandwidth", "calibration")
 #: options of a plan that the file states otherwise
 _STATED = ("model", "on", "users", "probability", "replicas", "disaggregated")
 
@@ -64,7 +65,7 @@ class OwnMachine:
 
     def resolved(self) -> Machine:
         """Return the machine."""
-        memory = HostMemory(self.options.get("host_memory"), self.options.get("host_memory_bandwidth"))
+        memory = HostMemory(*(self.options.get(name) for name in _OF_HOST))
         return resolve_machine(self.on, part=self.options.get("part"), memory=memory)
 
 

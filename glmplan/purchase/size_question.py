@@ -376,6 +376,11 @@ def _known(word: str) -> str:
         if word.endswith(".toml"):
             message = "is a file: --inventory takes own machines, and glmplan fit --on plans one"
             raise SpecError(message, field="--only", value=word)
+        if "+" in word:
+            message = "has accelerators of several kinds: glmplan compare plans and prices it"
+            raise SpecError(message, field="--only", value=word)
+        if re.match(r"\d+x\d+x", name):
+            raise SpecError("counts servers: name one, and --machines limits their number", field="--only", value=word)
         choices = (*accelerator_names(), *host_names())
         raise SpecError("is neither a part nor a machine", field="--only", value=word, choices=choices)
     return name if name in host_names() else name.replace(re.sub(r"^\d+x", "", name), plain)

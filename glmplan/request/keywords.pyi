@@ -9,6 +9,7 @@ class Question(TypedDict, total=False):
     part: str | None
     host_memory: float | str | None
     host_memory_bandwidth: float | str | None
+    host_cores: int | str | None
     weights: str | None
     kv: str | None
     engine: str | None

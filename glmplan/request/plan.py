@@ -82,6 +82,17 @@ class PlanRequest(OptionRecord):
             vacant="none",
         ),
     ] = None
+    host_cores: Annotated[
+        int | None,
+        Option(
+            kind="whole",
+            help="Cores of each machine, all its sockets together, for weights that they compute.",
+            commands=PLANS | {"compare", "sensitivity", "simulate"},
+            form="Hardware",
+            label="Host cores",
+            vacant="none",
+        ),
+    ] = None
     weights: Annotated[
         str | None,
         Option(

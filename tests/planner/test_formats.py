@@ -26,10 +26,9 @@ def test_without_a_format_the_highest_precision_that_meets_the_question_is_plann
     assert any(text.startswith(f"weights {weights}") for text in asked.assumed)
 
 
-def test_a_format_of_unknown_prefill_is_said_to_fit_not_to_meet_the_question():
+def test_of_a_format_of_unknown_prefill_only_decoding_is_said_to_meet_the_question():
     asked = best_format(PlanRequest("deepseek-r1", "m3-ultra"), read_words)
-    assert question_met(asked).probability == 0.0
-    assert asked.assumed[0] == "weights q4_k_m: the highest precision that fits, after fp8"
+    assert asked.assumed[0] == "weights q4_k_m: the highest precision whose decoding meets the question, after fp8"
 
 
 def test_a_format_that_was_typed_is_never_changed():
@@ -81,8 +80,35 @@ def test_a_format_that_no_source_says_the_engine_loads_is_not_chosen():
 
 def test_an_engine_with_experts_in_host_memory_takes_a_format_that_this_memory_holds():
     words = PlanRequest(
-        "glm-5.1", "1xrtx-pro-6000-ws", engine="ktransformers", host_memory="768GB", host_memory_bandwidth="460GB/s"
-    )
+        "glm-5.1", "1xrtx-pro-6000-ws", engine="ktransformers", host_memory="768GB", host_memory_bandwidth="460GB/s",
+        host_cores=96,
+    )  # fmt: skip
     asked = best_format(words, read_words)
     assert asked.checkpoint.name == "nvfp4"  # BF16 has 1,350 GiB
     assert question_met(asked).fits
+
+
+def test_the_memory_of_all_kinds_of_accelerators_counts_for_a_gguf_file():
+    # 41 GiB of weights, of which neither card holds more than 24 GB
+    asked = best_format(PlanRequest("llama-3.1-70b", "1xrtx-4090+1xrtx-3090"), read_words)
+    assert (asked.engine, asked.checkpoint.name) == ("llama.cpp", "q4_k_m")
+    assert question_met(asked).fits
+
+
+def test_a_model_without_listed_files_is_offered_in_the_usual_one():
+    # no format of Nemotron-Super-49B in the catalogue has fewer than 8 bits
+    answer = fit_answer(PlanRequest("llama-3.3-nemotron-super-49b-v1", "1xm4-pro"))
+    assert answer.verdict == "does_not_fit"
+    assert answer.changes[0].ask == "--weights q4_k_m" and answer.changes[0].verdict == "fits"
+    # a typed format is kept
+    typed = fit_answer(PlanRequest("llama-3.3-nemotron-super-49b-v1-fp8", "1xm4-pro"))
+    assert all("q4_k_m" not in change.ask for change in typed.changes)
+
+
+@pytest.mark.parametrize(("model", "on"), [("qwen3.6-27b", "1xm4-max"), ("llama-3.1-8b", "1xm5")])
+def test_decoding_alone_decides_a_format_where_prompts_have_no_time(model, on):
+    asked = best_format(PlanRequest(model, on), read_words)
+    assert question_met(asked).probability >= 0.95
+    # 4 bits: the bandwidth does not read 16 or 8 bits of each weight ten times a second in the pessimistic case
+    assert question_met(read_words(PlanRequest(model, on, weights="bf16"))).probability < 0.95
+    assert bits_of(asked.checkpoint) < 6

@@ -109,3 +109,16 @@ def test_users_without_a_place_gain_nothing_where_prompts_cannot_be_timed():
     assert more.tpot.value == pytest.approx(many.tpot.value, rel=1e-9)
     # places of whole requests, or of as much of them as the engine asks for before it admits one
     assert many.total_rate.value * many.tpot.value == pytest.approx(many.running, abs=1.0 + 0.01 * many.running)
+
+
+def test_prompts_have_no_time_without_the_cores_that_compute_them():
+    """Without cores their rate was infinite: 2.9 s for a prompt that takes 22 s on 64 cores."""
+    words = PlanRequest("deepseek-r1-nvfp4", "1xrtx-4090", engine="ktransformers", users=(1,),
+                        host_memory="512GB", host_memory_bandwidth="400GB/s")  # fmt: skip
+    without, given = fit_answer(words, changes=False), fit_answer(words.but(host_cores=64), changes=False)
+    assert without.users[0].ttft is None and "--host-cores" in without.unknown[0]
+    assert given.unknown == () and given.asked.machine.host.cores == 64
+    assert without.users[0].tpot.value == pytest.approx(given.users[0].tpot.value)
+    # 2,048 tokens, 8 of 256 experts of 58 layers with three matrices of 7,168 x 2,048 values, 61 GFLOP/s for each core
+    flop = 2 * 2048 * 58 * 8 * 3 * 7168 * 2048
+    assert given.users[0].ttft.value == pytest.approx(flop / (64 * 61.08e9), rel=0.1)

@@ -11,7 +11,7 @@ import pytest
 import glmplan
 from glmplan.catalog.entries.prices import load_terms
 from glmplan.errors import SpecError
-from glmplan.present.compare_text import differences
+from glmplan.present.compare_text import compare_text, differences
 from glmplan.present.json_answers import compare_record
 from glmplan.purchase.compare import compared, fitted_apart, side_of
 from glmplan.purchase.money import common_term, money_of, ways_of
@@ -48,6 +48,10 @@ def test_a_plan_without_an_offer_of_the_term_has_no_cost():
     money = money_of(today=date(2026, 11, 22), rent_term="on demand")
     found = compared(TERMS, money, users=4)
     assert found.rent_term == "on demand" and {side.paid for side in found.sides} <= {"buy", "rent on demand", ""}
+    plans = compare_record(found, 0.5)["plans"]
+    for paid, named in (("buy", False), ("rent on demand", True)):
+        other = replace(found, sides=tuple(replace(side, paid=paid) for side in found.sides))
+        assert ("rent term of all plans" in compare_text(other, plans)) is named
     one, row = found.sides[2], compare_record(found, 0.5)["plans"][2]
     assert one.usd_month is None and row["usd_month"] is row["usd_per_million_output_tokens"] is None
     assert "no rent of mi355x for on demand is known" in one.price_missing

@@ -8,6 +8,7 @@ import pytest
 
 from glmplan import kept, safe
 from glmplan.catalog.entries.hosts import host_names, load_host
+from glmplan.errors import SpecError
 from glmplan.io.machines.resolve import resolve_machine
 from glmplan.present.size_text import size_content
 from glmplan.purchase.money import money_of, ways_of
@@ -118,3 +119,9 @@ def test_disaggregated_servers_are_searched_when_asked_for():
     assert alone.probability == pytest.approx(option.attainment.probability, abs=0.01)
     load = safe(planned, slo, traffic="closed:1", input=1000, output=200).load
     assert dict(option.at)[0.95] == min(load, 4 * asked.load)
+
+
+@pytest.mark.parametrize(("only", "said"), [("2x8xh200-sxm", "--machines"), ("1xrtx-5090+2xrtx-3090", "compare")])
+def test_a_machine_that_no_search_takes_is_refused_with_the_command_that_does(only, said):
+    with pytest.raises(SpecError, match=said):
+        read_size("qwen3-32b", "tpot p95 < 50 ms", users=4, only=only)

@@ -168,6 +168,7 @@ CONTROLS = {
     "engine": ("sglang", {"engine": "sglang"}),
     "host_memory": ("512GB", {"host_memory": "512GB"}),
     "host_memory_bandwidth": ("460GB/s", {"host_memory_bandwidth": "460GB/s"}),
+    "host_cores": ("32", {"host_cores": 32}),
     "users": ("4", {"users": [1, 4]}),
     "context": ("4096", {"context": 4096}),
     "input": ("300", {"input": 300}),

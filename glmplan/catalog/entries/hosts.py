@@ -228,6 +228,9 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
         return UnknownName(
             f"counts a host, and only parts are counted; the parts of {count}: {meant}{also}", value=name
         )
+    each, one = split_count(part)
+    if one != part and plain_name(one) in accelerator_names():
+        return UnknownName(f"counts servers; one machine of all: {count * each}x{one}", value=name)
     parts = nearest_accelerators(plain)
     if part != name:
         # with a count, an accelerator was meant

@@ -323,6 +323,12 @@ class Host(Frozen):
         rates = [socket.memory_bandwidth for socket in self.sockets]
         return None if not rates or None in rates else float(sum(rate for rate in rates if rate is not None))
 
+    @property
+    def cores(self) -> int | None:
+        """Return the cores of all sockets of a node, None: unknown."""
+        known = [socket.cores for socket in self.sockets]
+        return None if not known or None in known else sum(number for number in known if number is not None)
+
 
 #: instructions of the CPU's expert kernels: AMX tiles, AVX-512 (or AVX2 of the same generation), plain loops
 HostKernel = Literal["amx", "avx512", "generic"]

@@ -203,9 +203,10 @@ class HostSide:
     bandwidth: BytesPerSecond  # data-sheet memory bandwidth of all sockets
     sockets: int = 1
     cores: int | None = None  # that compute, all sockets; None ignores the CPU's rate
-    link: BytesPerSecond = 0.0  # payload from host memory to all accelerators together; 0 without accelerators
+    link: BytesPerSecond = 0.0  # payload to all accelerators that fetch at once; 0 without accelerators
     kernel: str = "avx512"  # ``amx``, ``avx512`` or ``generic``, see `glmplan.catalog.schema.host.HostKernel`
     numa_aware: bool = True  # True: the engine keeps the weights of each socket's work in its own memory
+    prepares: bool = True  # True: the CPU rearranges weights before accelerators fetch them
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +273,11 @@ def load_offload_fit() -> OffloadFit:
         raise SpecError("lacks this constant", file=path, field=str(error.args[0])) from None
 
 
-def host_side(host: Host, count: int, *, kernel: str = "avx512") -> HostSide:
+def host_side(host: Host, count: int, *, kernel: str = "avx512", in_turn: bool = False) -> HostSide:
     """Return the host side of a machine.
 
-    A machine with one memory for CPU and accelerator has nothing to offload.
+    A machine with one memory for CPU and accelerator has nothing to offload. `in_turn`: one accelerator after the other
+    fetches weights, at the slowest of their rates.
 
     Examples
     --------
@@ -295,10 +297,11 @@ def host_side(host: Host, count: int, *, kernel: str = "avx512") -> HostSide:
     if bandwidth is None:
         unknown = "unknown: memory bandwidth of the host, which offloading needs"
         raise UnknownFact(f"{host.name}: {unknown}; the file of the machine states it (--on FILE, --set host=FILE)")
-    known = [socket.cores for socket in host.sockets]
-    total = None if None in known else sum(number for number in known if number is not None)
-    link = count * host_transfer_rate(host, count=count)
-    return HostSide(bandwidth, len(host.sockets), total, link, kernel)
+    if in_turn:
+        link = min(host_transfer_rate(host, members=(slot,)) for slot in range(count))
+    else:
+        link = count * host_transfer_rate(host, count=count)
+    return HostSide(bandwidth, len(host.sockets), host.cores, link, kernel)
 
 
 #: components of the step time, in the order of the columns of `offload_step_seconds`
@@ -310,8 +313,8 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadF
 
     Links of the accelerators. On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever is
     longer; prompts multiply matrices instead of vectors and have a rate of their own. Streamed: the host prepares the
-    weights, then the accelerators fetch them over their links, all at once. Not modelled: a second copy of the weights
-    in another socket's memory, pageable memory.
+    weights where the engine needs it, then the accelerators fetch them over their links. Not modelled: a second copy of
+    the weights in another socket's memory, pageable memory.
 
     Examples
     --------
@@ -332,9 +335,10 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadF
     if side.link <= 0 and np.any(work.held_bytes > 0):
         raise UnknownFact("streaming needs the PCIe links of the accelerators, which are not known")
     moved = moved_bytes(work, mode)
+    prepared = moved / (fit.copy * side.bandwidth) if side.prepares else 0.0
     flop = work.attended_flop / rates[0] + work.attended_prompt_flop / rates[1]
     attention = np.maximum(work.attended_bytes / reached, flop)
-    return np.stack([moved / (fit.copy * side.bandwidth) + attention, moved / max(side.link, 1e-300)], axis=1)
+    return np.stack([prepared + attention, moved / max(side.link, 1e-300)], axis=1)
 
 
 def moved_bytes(work: OffloadWork, mode: Mode) -> BytesArray:

@@ -31,31 +31,35 @@ __all__ = ["HostMemory", "Machine", "over_all_sockets", "record_toml", "resolve_
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Memory of each machine, all its sockets together.
+    """Memory and cores of each machine, all its sockets together.
 
-    None where the host states it.
+    None where the host states them.
     """
 
     size: Bytes | None = None
     bandwidth: BytesPerSecond | None = None
+    cores: int | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what is given as text."""
         size = "" if self.size is None else f" {self.size / GIB:,.0f} GiB"
         rate = "" if self.bandwidth is None else f" {self.bandwidth / 1e9:,.0f} GB/s"
-        return (f"host memory{','.join(text for text in (size, rate) if text)}, as given",) if size or rate else ()
+        memory = (f"host memory{','.join(text for text in (size, rate) if text)}, as given",) if size or rate else ()
+        return memory if self.cores is None else (*memory, f"{self.cores} cores, as given")
 
     def of(self, host: Host) -> Host:
         """Return a host with this memory in equal parts on its sockets."""
         stated = {"memory_size": self.size, "memory_bandwidth": self.bandwidth}
         given = {name: value for name, value in stated.items() if value is not None}
-        if not given:
+        if not given and self.cores is None:
             return host
         from glmplan.catalog.schema.host import Socket
 
         before = host.sockets or (Socket(name="cpu0"),)
-        parts = {name: value / len(before) for name, value in given.items()}
+        parts: dict[str, float] = {name: value / len(before) for name, value in given.items()}
+        if self.cores is not None:
+            parts["cores"] = max(self.cores // len(before), 1)
         sockets = tuple(socket.model_copy(update=parts) for socket in before)
         unknown = tuple(one for one in host.unknown if one != "host memory" or self.size is None)
         return host.model_copy(update={"sockets": sockets, "unknown": unknown})
@@ -261,13 +265,14 @@ def resolve_machine(text: str, part: str | None = None, memory: HostMemory = Hos
         accelerator = load_accelerator(host.accelerator)
     if memory.notes:
         option = "--host-memory" if memory.size is not None else "--host-memory-bandwidth"
+        option = option if memory.size is not None or memory.bandwidth is not None else "--host-cores"
         if host.unified_memory and accelerator.kind != "cpu-socket":
             raise SpecError("is no choice: accelerator and processor share one memory", field=option, value=text)
         if accelerator.kind == "cpu-socket":
-            if memory.bandwidth is not None:
+            if memory.bandwidth is not None or memory.cores is not None:
                 raise SpecError(
                     f"is no choice: {accelerator.name} has that of its data sheet (--part describes another)",
-                    field="--host-memory-bandwidth", value=text,
+                    field="--host-cores" if memory.bandwidth is None else "--host-memory-bandwidth", value=text,
                 )  # fmt: skip
             notes += memory.notes
             memory = HostMemory((memory.size or 0.0) / host.accelerator_count)

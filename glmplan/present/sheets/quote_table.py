@@ -379,6 +379,21 @@ def _score(columns: Mapping[str, int]) -> int:
     return len(columns)
 
 
+#: a cell with nothing but a number, its signs and a currency
+_NUMBER = re.compile(r"\W*\d[\d.,'’\s]*\W*([A-Z]{3})?\W*")
+
+
+def _holds_numbers(row: Row) -> bool:
+    """Return True if a cell is a number: the row is data.
+
+    Its text may have words of headers.
+    """
+    return any(
+        _NUMBER.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float)
+        for value in row.cells.values()
+    )
+
+
 def find_table(rows: Sequence[Row], mapped: Mapped, merged: Sequence[tuple[int, int, int, int]] = ()) -> Table | None:
     """Return the table; None if no row has headers of hardware and more.
 
@@ -386,7 +401,7 @@ def find_table(rows: Sequence[Row], mapped: Mapped, merged: Sequence[tuple[int, 
     """
     best: tuple[int, Row, dict[int, str], dict[str, int]] | None = None
     for place, row in enumerate(rows):
-        if mapped.header and row.number != mapped.header:
+        if row.number != mapped.header if mapped.header else _holds_numbers(row):
             continue
         above = rows[place - 1] if place and rows[place - 1].number == row.number - 1 else None
         alone = _titles(row, None, ())

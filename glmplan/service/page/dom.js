@@ -87,7 +87,7 @@ function optionsOf(options, write) {
 }
 const option = (name, value) => (value === true ? `--${name}` : `--${name} '${value}'`);
 /** Options that the commands of a workbook and of a drawing do not have. */
-const UNKNOWN = { workbook: ["host_memory", "host_memory_bandwidth", "power_limit", "recipe"] };
+const UNKNOWN = { workbook: ["host_memory", "host_memory_bandwidth", "host_cores", "power_limit", "recipe"] };
 
 /** The command that computes what a site without a server does not hold. */
 function commandOf(address, { plans, model, on, name, text, facts, answers, ...options }) {

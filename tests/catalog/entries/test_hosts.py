@@ -141,3 +141,9 @@ def test_a_changed_host_computes_its_properties_again():
     )  # fmt: skip
     other = host.model_copy(update={"cards": (host.cards[0].model_copy(update={"accelerator": "rtx-5090"}),)})
     assert (other.accelerator, other.accelerator_names, other.slot_sockets) == ("rtx-5090", ("rtx-5090",), ("cpu0",))
+
+
+def test_servers_that_are_counted_are_named_as_one_machine():
+    for text, machine in (("2x8xh200-sxm", "16xh200-sxm"), ("3x4xrtx-3090", "12xrtx-3090")):
+        with pytest.raises(UnknownName, match=f"one machine of all: {machine}"):
+            load_machine(text)

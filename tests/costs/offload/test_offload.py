@@ -128,6 +128,19 @@ def test_streaming_moves_everything_and_reading_in_place_only_what_is_touched():
     assert stream / touched == pytest.approx([256 / 8, 256 / 8])
 
 
+def test_weights_that_are_fetched_as_they_lie_cost_the_links_only():
+    one, side = work(), replace(SIDE, prepares=False)
+    assert host_seconds(one, side, mode="stream", fit=FIT)[0] == pytest.approx([0.0, one.held_bytes[0] / 25e9])
+
+
+def test_the_link_of_one_accelerator_carries_what_they_fetch_in_turn():
+    host = load_host("quad-rtx-3090")
+    sockets = [host.sockets[0].model_copy(update={"memory_bandwidth": 200e9})]
+    host = host.model_copy(update={"sockets": tuple(sockets)})
+    alone, four = host_side(host, 1), host_side(host, 4, in_turn=True)
+    assert four.link == alone.link < host_side(host, 4).link
+
+
 def test_streaming_without_a_known_link_is_refused():
     with pytest.raises(UnknownFact, match="links"):
         host_seconds(work(), HostSide(600e9), mode="stream", fit=FIT)

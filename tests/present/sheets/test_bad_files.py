@@ -17,7 +17,8 @@ from glmplan.catalog.files import archive_of, part_pieces
 from glmplan.errors import SpecError
 from glmplan.present.sheets import workbook_parts
 from glmplan.present.sheets.fill import Quoted, checked, filled, writable
-from glmplan.present.sheets.quote_table import Mapped, machine_in
+from glmplan.present.sheets.quote_table import Mapped, find_table, machine_in
+from glmplan.present.sheets.workbook_parts import Row
 from tests.present.sheets.conftest import MODEL
 from tests.present.sheets.quotes import CARD, LAYOUTS, plain, saved, sheet_of
 
@@ -280,3 +281,15 @@ def test_a_hundred_thousand_rows_pass_with_progress_and_little_memory(tmp_path):
 def test_a_count_that_is_no_number_of_machines_is_refused(count):
     with pytest.raises(SpecError, match="no number of machines"):
         machine_in("NVIDIA L40S 48 GB", None, count, {})
+
+
+@pytest.mark.parametrize(("price", "count"), [("285000 EUR", "1"), (285000.0, 1.0), ("€ 285.000,00", "2")])
+def test_a_row_with_numbers_is_no_header(price, count):
+    """Its words named hardware beside the price and the number of a header that does not, and the row was lost."""
+    rows = [
+        Row(1, {0: "Title", 1: "Net price EUR", 2: "Qty"}),
+        Row(2, {0: "GPU server, 8x H200 SXM5", 1: price, 2: count}),
+    ]
+    assert find_table(rows, Mapped()) is None
+    named = find_table([Row(1, {**rows[0].cells, 0: "Description"}), rows[1]], Mapped())
+    assert named is not None and named.header == 1
