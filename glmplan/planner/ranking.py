@@ -173,7 +173,7 @@ def completed_words(asked: Asked) -> str:
     from glmplan.catalog.entries.own_parts import line_of
 
     if cores_unknown(asked):
-        return "give --host-cores, the cores of all sockets of a node, as in 64"
+        return "give --host-cores, the cores of all sockets of a machine, as in 64"
     return f"give its data sheet with values for ?: --on '{asked.machine.count}x{line_of(asked.machine.accelerator)}'"
 
 
