@@ -287,7 +287,7 @@ def span(sheet: str, column: str, count: int) -> str:
     Examples
     --------
     >>> span("Results", "month", 2)
-    'Results!$W$6:$W$7'
+    'Results!$Y$6:$Y$7'
     """
     return f"{cell(sheet, column, 0)}:{cell(sheet, column, count - 1).partition('!')[2]}"
 
