@@ -183,8 +183,8 @@ class LatentMixer(Mixer):
             Tensor("self_attn.kv_b_proj", "attention", kv_up, block.kv_rank, shard="heads", units=heads),
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=heads, splits_input=True),
         ]
-        if block.out_gate or block.head_gated:
-            gates = out if block.out_gate else heads
+        gates = out * block.out_gate + heads * block.head_gated
+        if gates:
             result.append(Tensor("self_attn.g_proj", "attention", gates, hidden, shard="heads", units=heads))
         index = block.indexer
         if index is not None and not index.reads_from_previous:

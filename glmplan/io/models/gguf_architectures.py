@@ -284,7 +284,7 @@ def _stablelm(blocks: GgufBlocks, config: dict[str, Any]) -> None:
 
 
 def _trinity(blocks: GgufBlocks, config: dict[str, Any]) -> None:
-    """Add the kinds of layers; llama.cpp takes periods of 4 where a file has none."""
+    """Add the kinds of layers: in periods of 4 where a file has none."""
     kinds = ["full_attention" if (layer + 1) % 4 == 0 else "sliding_attention" for layer in range(blocks.count)]
     config["layer_types"] = kinds
     _layer_types(blocks, config)

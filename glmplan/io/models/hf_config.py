@@ -361,7 +361,7 @@ def model_from_config(
 
 
 def _context(text: ConfigFields) -> int:
-    """Return the least of the stated contexts, as vLLM does (`get_model_max_length`)."""
+    """Return the least of the stated contexts, as vLLM does."""
     stated = [text.whole(name) for name in _CONTEXTS if text.has(name)]
     return min(stated) if stated else text.whole(_CONTEXTS[0])
 

@@ -158,7 +158,7 @@ def _kimi_linear(fields: ConfigFields) -> LayerStack:
 
 
 def _bailing_hybrid(fields: ConfigFields) -> LayerStack:
-    """Return Ling 2.5 and 2.6 (lightning attention) or Ling 3 (Kimi Delta Attention).
+    """Return Ling 2.5 to 3: lightning or Kimi Delta Attention, and latent.
 
     The last layer of each group, and those behind the last whole group, have latent attention. Shapes: vLLM,
     bailing_moe_linear.py and bailing_moe_v3.py.

@@ -127,7 +127,7 @@ def _first_is_dense(fields: ConfigFields) -> Mapping[str, object]:
 
 
 def _gated_heads(fields: ConfigFields, count: int) -> list[Mapping[str, object]]:
-    """Return the heads of each layer of Laguna, and its gate: one for each head or value."""
+    """Return the heads and the gate of each layer of Laguna."""
     gates: dict[object, dict[str, object]] = {True: {"head_gated": True}, "per-head": {"head_gated": True},
                                               "per-element": {"gated": True}}  # fmt: skip
     gating = fields.raw("gating", True)

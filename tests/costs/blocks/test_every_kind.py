@@ -42,6 +42,7 @@ MIXERS = {
     "shared": GroupedQuery(heads=64, kv_heads=8, head_dim=128, shared_kv=True),
     "block index": GroupedQuery(heads=64, kv_heads=8, head_dim=128, indexer=Indexer(heads=4, head_dim=128, topk=2048)),
     "mla": LatentAttention(**MLA),
+    "mla with a gate for each head": LatentAttention(**MLA, head_gated=True),
     "dsa": LatentAttention(**MLA, indexer=Indexer(heads=32, head_dim=128, topk=2048)),
     "v4 window": CompressedAttention(**V4),
     "v4 csa": CompressedAttention(
@@ -64,6 +65,7 @@ MIXERS = {
     "mamba": Recurrent(flavour="mamba2", **STATE),
     "kimi delta": Recurrent(flavour="kimi_delta", **STATE),
     "kimi delta with a whole gate": Recurrent(flavour="kimi_delta", full_gate=True, **STATE),
+    "kimi delta with whole gates": Recurrent(flavour="kimi_delta", full_gate=True, full_decay=True, **STATE),
 }  # fmt: skip
 FFNS = {"dense": DenseFfn(inner=12288), "experts": ExpertsFfn(experts=64, topk=6, inner=2048, shared=1)}
 EVERY = pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS)
