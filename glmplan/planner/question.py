@@ -607,6 +607,12 @@ def _slo_limits(words: PlanRequest) -> dict[str, Seconds]:
     }
 
 
+def _machine(words: PlanRequest) -> Machine:
+    """Return the machine with the stated memory of its processors."""
+    memory = HostMemory(words.host_memory, words.host_memory_bandwidth, words.host_cores)
+    return resolve_machine(words.on, words.part, memory)
+
+
 def read_words(words: PlanRequest) -> Asked:
     """Read, check and complete a request.
 
@@ -619,9 +625,7 @@ def read_words(words: PlanRequest) -> Asked:
     choice = resolve_model(words.model)
     weights = words.weights
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
-    machine = resolve_machine(
-        words.on, words.part, HostMemory(words.host_memory, words.host_memory_bandwidth, words.host_cores)
-    )
+    machine = _machine(words)
     assumed = other_name(words.model, choice.model.name)
     default = not weights and not choice.stated
     if default:
