@@ -470,22 +470,14 @@ def sized(
 
 
 def sized_each(
-    questions: Sequence[SizeQuestion],
-    money: Money,
-    *,
-    answers: int = 5,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    questions: Sequence[SizeQuestion], money: Money, *, answers: int, progress: Callable[[int, int], None]
 ) -> list[Sized]:
     """Return the answer of each question; progress is that of all of them."""
-    count = len(questions)
 
-    def answer(place: int, asked: SizeQuestion) -> Sized:
-        def tried(done: int, total: int) -> None:
-            progress(place * total + done, count * total)
+    def tried(place: int) -> Callable[[int, int], None]:
+        return lambda done, total: progress(place * total + done, len(questions) * total)
 
-        return sized(asked, money, answers=answers, progress=tried)
-
-    return [answer(place, asked) for place, asked in enumerate(questions)]
+    return [sized(asked, money, answers=answers, progress=tried(place)) for place, asked in enumerate(questions)]
 
 
 def _with_headroom(search: _Search, option: Option) -> Option:

@@ -584,7 +584,12 @@ class SizeAnswers(RootModel[SizeAnswer | SizedModels]):
     """Machines to buy or rent, for one model or for each of several."""
 
 
-class Side(BaseModel):
+_BOUNDED = [f"{name}{end}" for name in ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+            for end in ("", "_low", "_high")]  # fmt: skip
+_Side = create_model("_Side", **dict[str, Any](dict.fromkeys(_BOUNDED, (Number, ...))))
+
+
+class Side(_Side):
     """One of the compared plans."""
 
     plan: str
@@ -592,15 +597,6 @@ class Side(BaseModel):
     engine: str
     cache: str
     host_weights: str
-    ttft_mean_ms: Number
-    ttft_mean_ms_low: Number
-    ttft_mean_ms_high: Number
-    tpot_mean_ms: Number
-    tpot_mean_ms_low: Number
-    tpot_mean_ms_high: Number
-    output_tokens_per_s: Number
-    output_tokens_per_s_low: Number
-    output_tokens_per_s_high: Number
     requests_held: float
     usd_month: Number
     paid: str
