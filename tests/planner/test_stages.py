@@ -15,7 +15,8 @@ from glmplan.costs.points import Layout, StepPoints
 from glmplan.errors import SpecError
 from glmplan.planner.capacity import Ranks
 from glmplan.planner.make_plan import fit_answer
-from glmplan.planner.ranking import deployment_of
+from glmplan.planner.ranking import deployment_of, load_on
+from glmplan.prediction.predict import predict
 from glmplan.prediction.step_models import StagedSteps, step_model_of, without_hiding
 from glmplan.request.plan import PlanRequest
 
@@ -80,6 +81,18 @@ def test_equal_cards_take_the_time_of_the_even_plan():
     points = StepPoints(np.array([1.0, 8.0, 0.0, 8.0]), 2048 * ones, np.array([0.0, 0.0, 512.0, 512.0]), 256 * ones)
     assert staged.times(points).seconds == pytest.approx(kind.times(points).seconds, rel=1e-12)
     assert staged.times(points).shares == pytest.approx(kind.times(points).shares, rel=1e-12)
+
+
+@pytest.mark.parametrize("users", [1, 32])
+def test_equal_cards_have_the_predictions_of_the_even_plan(users):
+    even = answer("2xrtx-5090", users=(users,))
+    deployed = deployment_of(even.asked, even.holding.terms)
+    load = load_on(even.asked, deployed, even.holding, users)
+    one, two = (predict(each, load).figures for each in (deployed, replace(deployed, stages=(("rtx-5090", 24),) * 2)))
+    assert one.keys() == two.keys()
+    for name, figure in one.items():
+        assert two[name].value == pytest.approx(figure.value, rel=1e-9)
+        assert two[name].low <= figure.low and figure.high <= two[name].high
 
 
 def test_a_pass_is_the_sum_of_stages_and_the_slowest_sets_the_rate_of_many(plan):

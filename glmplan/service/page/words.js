@@ -69,7 +69,7 @@ export function unfolds(details, more) {
 /** Evidence levels as the command line writes them. */
 export const LEVELS = {
   site: "measured here", configuration: "measured", release: "other version", group: "other layout", group_release: "other layout and version",
-  pair: "model and GPU separately", adapters: "without LoRA adapters", apart: "not disaggregated", format: "other quantization",
+  pair: "model and GPU separately", adapters: "without LoRA adapters", unlike: "GPUs never together", apart: "not disaggregated", format: "other quantization",
   accelerator: "GPU only", model: "model only", engine: "engine only", nothing: "none",
 };
 
