@@ -24,7 +24,7 @@ from glmplan.catalog.engines.memory import (
 )
 from glmplan.catalog.entries.accelerators import load_accelerator, outside_catalog
 from glmplan.catalog.files import fits_folder, read_toml
-from glmplan.catalog.schema.engine import CacheLayout
+from glmplan.catalog.schema.engine import CacheLayout, Running
 from glmplan.costs.blocks.stack import cache_layout
 from glmplan.units import GIB, Bytes, Ratio, parse_quantity
 
@@ -105,10 +105,13 @@ class MemorySettings:
         return load_memory_rule(self.engine)
 
     @property
+    def _running(self) -> Running | None:
+        return load_engine(self.engine).running if self.engine in memory_engines() else None
+
+    @property
     def unequal_pieces(self) -> bool:
         """Return True if tensor parallelism deals whole pieces."""
-        running = load_engine(self.engine).running if self.engine in memory_engines() else None
-        return running is not None and running.unequal_pieces
+        return self._running is not None and self._running.unequal_pieces
 
     @property
     def tables_on_host(self) -> bool:
@@ -116,10 +119,7 @@ class MemorySettings:
 
         Plans use the option of the engine for it.
         """
-        if self.engine not in memory_engines():
-            return False
-        running = load_engine(self.engine).running
-        return running is not None and running.host_tables is not None
+        return self._running is not None and self._running.host_tables is not None
 
     def default(self, name: str, memory: float | None, tp: int = 1) -> float | None:
         """Return the engine's default for a name, by accelerator memory [B]."""
