@@ -301,7 +301,14 @@ def readers() -> dict[str, Reader]:
         "drafter": Reader(
             lambda path: with_drafter(load_model("qwen3-32b"), str(path), []), {"config.json": DRAFTER.encode()}
         ),
-        "dump": Reader(read_dump, dumps | {"lscpu.gz": gzip.compress(dumps["lscpu.txt"])}),
+        "dump": Reader(
+            read_dump,
+            dumps
+            | {
+                "lscpu.gz": gzip.compress(dumps["lscpu.txt"]),
+                "bare.csv": b"0, NVIDIA L4, 23034 MiB\n1, NVIDIA L4, 23034 MiB\n",
+            },
+        ),
         "gguf": Reader(lambda path: resolve_model(str(path)), {"a.gguf": gguf_file()}),
         "host": Reader(load_host, texts("hardware_db/hosts", 6)),
         "index": Reader(
