@@ -27,6 +27,7 @@ from glmplan.planner.pool import MemoryPlan
 from glmplan.planner.question import Asked, read_words, users_at_once
 from glmplan.planner.ranking import deployment_of, predicted
 from glmplan.planner.service import Described, check_images, chosen, inputs_of, kept_of, safe_of, service_of
+from glmplan.planner.simulated import simulated_means
 from glmplan.planner.traffic_search import read_traffic, solved_for, traffic_of
 from glmplan.planner.users import usual_promise, verdict_under
 from glmplan.prediction.deployment import Deployment
@@ -388,6 +389,8 @@ def _columns(**amounts: ArrayLike) -> tuple[np.ndarray, ...]:
 def predict(planned: Planned, users: int = 1) -> Prediction:
     """Predict a deployment for a number of users in a closed loop.
 
+    Simulated, as in `fit`, where the KV pool does not hold so many or prefill servers are separate.
+
     Parameters
     ----------
     planned : Planned
@@ -419,7 +422,8 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
     count = users_at_once(users, "users")
     holding, _ = _known(planned)
     with site_calibration(planned.asked.calibration):
-        return predicted(planned.asked, [(holding, count)], statistics=True)[0]
+        found = predicted(planned.asked, [(holding, count)], statistics=True)[0]
+        return simulated_means(planned.asked, holding, count, found)
 
 
 def _promise(planned: Planned) -> str:

@@ -6,6 +6,7 @@ A bounded number of requests is simulated three times: as predicted, and at both
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from glmplan.planner.plan import TrafficRun, UserRow
 from glmplan.planner.question import Asked
 from glmplan.planner.ranking import Scored, deployment_of, predicted, shown_users, typical_users
 from glmplan.planner.users import facts_of, no_less
-from glmplan.prediction.predict import Figure
+from glmplan.prediction.predict import Figure, Prediction
 from glmplan.units import GIB, BytesPerSecond, Ratio, TokensPerSecond, finite_number, parse_quantity
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "read_experts_apart",
     "read_tiers",
     "shown_rate",
+    "simulated_means",
     "simulated_rows",
     "steady_rate",
     "tier_rate",
@@ -246,6 +248,7 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
 _EACH, _MOST = 4, 1200
 #: simulated requests of named traffic: per user; for rates; a trace is replayed in full [-]
 _EACH_TURN, _OPEN = 16, 600
+_NO_TIME = Figure(0.0, 0.0, 0.0)
 #: share of the requests for warm-up, which are not counted [-]
 _WARM = 0.2
 
@@ -378,6 +381,30 @@ def simulated_rows(
             row = replace(row, ttft=no_less(row.ttft, found[-1].ttft if found else None))
         found.append(row)
     return tuple(found)
+
+
+def simulated_means(asked: Asked, holding: Holding, users: int, found: Prediction) -> Prediction:
+    """Return a prediction with the means of `simulated_rows`.
+
+    Percentiles and times of whole requests are scaled by those means.
+    """
+    if "ttft" not in found.figures or not beyond_steady(asked, holding, users):
+        return found
+    described, closed, least = _closed(asked, holding, None)
+    runs, sums = _of_users(holding, described, closed, users, least), found.figures
+    if not runs.middle["requests"]:
+        return found
+    means = {"ttft": runs.figure("ttft_mean_ms"), "output_rate": runs.figure("output_tokens_per_s", 1.0)}
+    later = max(asked.output_tokens - 1, 0)
+    if "tpot" in sums:
+        means["tpot"] = runs.figure("tpot_mean_ms")
+        means["user_rate"] = means["tpot"].inverse()
+    factor = {name: one.value / sums[name].value for name, one in means.items()}
+    step = means.get("tpot", _NO_TIME).value, sums.get("tpot", _NO_TIME).value
+    factor |= {"total_rate": factor["output_rate"], "itl": factor.get("tpot", 1.0)}
+    factor["e2e"] = (means["ttft"].value + later * step[0]) / (sums["ttft"].value + later * step[1])
+    scaled = {name: one.scaled(factor[re.sub(r"_p\d+$", "", name)]) for name, one in sums.items()}
+    return replace(found, figures={**scaled, **means})
 
 
 def _of_users(

@@ -10,6 +10,8 @@ from glmplan.catalog.files import data_folder
 from glmplan.errors import UnknownFact
 from glmplan.io.runs.table import read_runs, run_from_row
 from glmplan.planner import fit_answer
+from glmplan.planner.ask import deployment, fit
+from glmplan.planner.ask import predict as predict_plan
 from glmplan.planner.question import read_words
 from glmplan.planner.ranking import deployment_of, load_of, predicted
 from glmplan.planner.service import serving_inputs
@@ -146,3 +148,19 @@ def test_the_simulator_takes_the_steps_of_the_host(hosted):
 def test_a_machine_whose_prompts_cannot_be_timed_is_not_simulated():
     with pytest.raises(UnknownFact, match="matrix rate"):
         serving_inputs(PlanRequest("llama-3.1-8b", "1xm4-max"))
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "users", "words"),
+    [
+        ("llama-3.1-8b", "4xh100-sxm", 32, {"disaggregated": "1:1"}),
+        ("llama-3.1-70b", "2xh100-sxm", 24, {}),  # the KV pool holds 7
+    ],
+)
+def test_a_prediction_beyond_steady_sums_is_that_of_fit(model, on, users, words):
+    (row,) = (one for one in fit(model, on, users=(users,), **words).users if one.users == users)
+    figures = predict_plan(deployment(model, on=on, users=(users,), **words), users=users).figures
+    assert row.simulated
+    assert figures["ttft"] == row.ttft and figures["tpot"] == row.tpot and figures["output_rate"] == row.total_rate
+    assert figures["total_rate"].value == pytest.approx(row.total_rate.value * 2560 / 512)
+    assert figures["e2e"].value == pytest.approx(row.ttft.value + 511 * row.tpot.value)
