@@ -906,18 +906,19 @@ def tower_factor(rule: FractionRule, layers: int | None, width: int | None) -> R
 def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:
     """Return the layers of each pipeline stage; MTP layers are not included.
 
-    `pipeline`: ``middle-first`` assigns extra layers from the last but one stage backwards (vLLM, SGLang [1]_),
-    ``first-first`` to the first stages (TensorRT-LLM), ``with-output`` assigns layers and the output layer in equal
-    shares (llama.cpp).
+    `pipeline`: ``middle-first`` assigns extra layers from the last but one stage backwards (vLLM [1]_), ``last-first``
+    to the last stages (SGLang [2]_), ``first-first`` to the first stages (TensorRT-LLM), ``with-output`` assigns layers
+    and the output layer in equal shares (llama.cpp).
 
     References
     ----------
     .. [1] vllm-project/vllm, vllm/distributed/utils.py, get_pp_indices.
+    .. [2] sgl-project/sglang at 1107be11, python/sglang/srt/distributed/utils.py, get_pp_indices.
 
     Examples
     --------
-    >>> pipeline_layers(78, 4, "middle-first")
-    (19, 20, 20, 19)
+    >>> pipeline_layers(78, 4, "middle-first"), pipeline_layers(78, 4, "last-first")
+    ((19, 20, 20, 19), (19, 19, 20, 20))
     >>> pipeline_layers(78, 3, "middle-first")
     (26, 26, 26)
     >>> pipeline_layers(61, 4, "first-first"), pipeline_layers(61, 4, "with-output")
@@ -928,9 +929,10 @@ def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:
     if pipeline == "with-output":
         owner = [layer * stages // (layers + 1) for layer in range(layers)]
         return tuple(owner.count(stage) for stage in range(stages))
-    counts = [layers // stages] * stages
-    for extra in range(layers % stages):
-        counts[extra if pipeline == "first-first" else -2 - extra] += 1
+    counts, extra = [layers // stages] * stages, layers % stages
+    first = {"first-first": 0, "last-first": stages - extra}.get(pipeline, stages - 1 - extra)
+    for stage in range(first, first + extra):
+        counts[stage] += 1
     return tuple(counts)
 
 
