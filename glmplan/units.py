@@ -47,6 +47,7 @@ __all__ = [
     "UsdArray",
     "Watts",
     "WattsArray",
+    "amount_number",
     "counted_unit",
     "duration",
     "finite_number",
@@ -231,6 +232,27 @@ def finite_number(value: object, field: str) -> float:
     if not math.isfinite(result):
         raise SpecError("is not a finite number", field=field, value=value)
     return result
+
+
+def amount_number(text: str, field: str, *, large: bool = False) -> float:
+    """Return a number whose thousands may be grouped by commas.
+
+    A decimal comma is refused, and with `large` a point before three digits, which groups thousands in some countries.
+
+    Examples
+    --------
+    >>> amount_number("2,500", "--price"), amount_number("0.125", "--price")
+    (2500.0, 0.125)
+    >>> amount_number("0,25", "--price")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: --price: '0,25' has a comma that groups no thousands: decimals follow a point
+    """
+    if "," in text and not re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text):
+        raise SpecError("has a comma that groups no thousands: decimals follow a point", field=field, value=text)
+    if large and re.fullmatch(r"[1-9]\d{0,2}(\.\d{3})+", text):
+        few, many = text.partition(".")[0], text.replace(".", "")
+        raise SpecError(f"may be {few} or {many}: write it without the point", field=field, value=text)
+    return finite_number(text.replace(",", "").replace("_", ""), field)
 
 
 def given_text(value: object, field: str) -> str:

@@ -381,7 +381,8 @@ def check_layout(asked: Asked, given: dict[str, int | None]) -> None:
     tp, pp, dp, ep, dcp, replicas = (given[name] or 1 for name in DEGREES)
     problem = split_problem(model, tp, asked.engine)
     if problem:
-        good = [one for one in range(1, max(count, 2 * tp) + 1) if not split_problem(model, one, asked.engine)]
+        most = count if tp <= count else 2 * tp
+        good = [one for one in range(1, most + 1) if not split_problem(model, one, asked.engine)]
         close = sorted(sorted(good, key=lambda one: abs(one - tp))[:3])
         raise SpecError(f"{problem}; nearest: {', '.join(map(str, close))}", field="--tp", value=tp)
     if pp > len(model.layer_names):

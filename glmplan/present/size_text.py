@@ -175,7 +175,7 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     """Return the answer as lines of text."""
     asked = found.asked
     load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
-    if asked.traffic.kind == "sessions":
+    if asked.traffic.kind in ("sessions", "daily"):
         load = traffic_words(asked.traffic)
     given = "".join(f"; {name.replace('_', ' ')} {value}" for name, value in asked.given.items())
     lines = [f"{asked.spec.name} for {load}; SLO {asked.slo} at {asked.probability:.0%} confidence{given}"]
@@ -314,7 +314,8 @@ def _first(row: dict[str, Any], unit: str, sites: int) -> list[str]:
 
 def _capacity(row: dict[str, Any], unit: str) -> str:
     """Return the capacity with its headroom, and the next limit."""
-    load = counted_unit(row[f"capacity_{_key(unit)}"], unit)
+    most = row[f"capacity_{_key(unit)}"]
+    load = counted_unit(most if unit == "users" else float(f"{most:.4g}"), unit)
     spare = f"{abs(row['headroom']):.0%} {'below the load' if row['headroom'] < 0 else 'headroom'}"
     others = _by_probability(row, unit)
     others = f"; {others} probability" if others else ""

@@ -22,7 +22,7 @@ from glmplan.request.option import options_of, read_names, spelled
 from glmplan.request.plan import PlanRequest
 from glmplan.simulation.traffic.slo import parse_slo
 from glmplan.simulation.traffic.spec import MOST_USERS, Traffic, parse_traffic
-from glmplan.units import Ratio, Usd, Watts, finite_number, read_watts, whole_number
+from glmplan.units import Ratio, Usd, Watts, amount_number, finite_number, read_watts, whole_number
 
 __all__ = ["WEEK", "SizeQuestion", "read_amount", "read_size", "read_sizes"]
 
@@ -125,7 +125,7 @@ def read_amount(given: object, field: str, rates: Iterable[str] = ()) -> Usd:
         if currency not in known:
             raise SpecError(f"is not in USD: set --rate {currency}=NUMBER", field=field, value=given)
         rate = known[currency]
-        number = finite_number(match[2].replace(",", "").replace("_", ""), field)
+        number = amount_number(match[2], field, large=not match[3])
         number *= {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}[match[3]]
     else:
         number = finite_number(given, field)

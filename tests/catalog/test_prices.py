@@ -170,3 +170,18 @@ def test_a_price_of_a_later_day_is_not_known_yet():
     assert any(one.given for one in prices_with(["electricity=0.25"], today=date(2025, 1, 1)))
     with pytest.raises(SpecError, match=r"--today: '2019-01-01' is before the first published price, of 20"):
         prices_with(today=date(2019, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("word", "price", "currency"),
+    [("rtx-5090=2000EUR", 2000.0, "EUR"), ("rtx-5090=2,500", 2500.0, "USD"), ("h100-sxm:rent=1.995", 1.995, "USD")],
+)
+def test_amounts_are_read_with_groups_and_with_a_currency_behind_them(word, price, currency):
+    [found] = given_prices([word], TODAY)
+    assert (found.price, found.currency) == (price, currency)
+
+
+@pytest.mark.parametrize("word", ["electricity=0,25", "rtx-5090=2.500 EUR", "rtx-5090=2,5"])
+def test_a_decimal_comma_and_a_point_before_three_digits_are_refused(word):
+    with pytest.raises(SpecError, match=r"--price: '[\d.,]+' (has a comma|may be)"):
+        given_prices([word], TODAY)

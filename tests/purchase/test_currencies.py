@@ -35,3 +35,9 @@ def test_a_budget_in_euros_is_converted_at_the_given_rate():
 def test_a_rate_that_cannot_be_is_refused(word):
     with pytest.raises(SpecError):
         money_of(today=TODAY, rates=[word])
+
+
+@pytest.mark.parametrize("text", ["60.000 EUR", "0,5M", "1,5k"])
+def test_an_amount_that_may_mean_two_things_is_refused(text):
+    with pytest.raises(SpecError, match=r"--budget: .*(may be 60 or 60000|comma)"):
+        read_amount(text, "--budget", ["EUR=1.1"])

@@ -21,7 +21,7 @@ from glmplan.catalog.files import data_folder, plain_name, read_table, read_toml
 from glmplan.catalog.schema.price import KINDS, PER, Delivery, Price, Term, first_day
 from glmplan.catalog.schema.validation import validated
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.units import finite_number
+from glmplan.units import amount_number
 
 __all__ = [
     "GIVEN",
@@ -148,7 +148,8 @@ def _given(word: str, today: date) -> Price:
     name, equals, amount = word.partition("=")
     part, _, kind_word = name.strip().partition(":")
     part, kind_word = plain_name(part), kind_word.strip().lower() or "buy"
-    number, _, currency = amount.strip().partition(" ")
+    split = re.fullmatch(r"(.*?\d[\d.,_]*)\s*([A-Za-z]*)", amount.strip())
+    number, currency = split.groups() if split else (amount.strip(), "")
     if not equals or not part or not number:
         raise SpecError("is not a price such as rtx-pro-6000-ws=8500", field="--price", value=word)
     if part in _PLACES:
@@ -157,14 +158,14 @@ def _given(word: str, today: date) -> Price:
         kind, term = _WORDS[kind_word]
     else:
         raise SpecError("is not what a price can be for", field="--price", value=kind_word, choices=_WORDS)
-    price = finite_number(number.replace(",", ""), "--price")
+    price = amount_number(number, "--price", large=kind == "buy")
     if "+" in part and kind != "buy":
         raise SpecError("is a machine with several kinds, which has a purchase price only", field="--price", value=word)
     part = _full_name(part)
     of = "place" if part in _PLACES else "model" if kind == "api" else "host"
     if of == "host" and part in accelerator_names():
         of = "accelerator"
-    row = {"kind": kind, "part": part, "of": of, "price": price, "currency": currency.strip().upper() or "USD",
+    row = {"kind": kind, "part": part, "of": of, "price": price, "currency": (currency or "USD").upper(),
            "per": PER[kind], "accelerators": 1, "contains": "as given", "term": term, "region": "the buyer's",
            "date": today.isoformat(), "source": GIVEN, "given": True}  # fmt: skip
     return validated(Price, row, "--price")
