@@ -22,7 +22,7 @@ from glmplan.planner.question import DEFAULT_ENGINE, DEGREES, MLX_ENGINE, Asked
 from glmplan.planner.ranking import Scored, deployment_of, load_of, needless_stages, shown_users
 from glmplan.planner.simulated import host_copies, shown_rate, steady_rate, traffic_run, why_no_copies
 from glmplan.planner.traffic_search import decides_plan, solve_under
-from glmplan.planner.users import Solution, solve, verdict_under
+from glmplan.planner.users import Solution, safe_number, solve, verdict_under
 from glmplan.prediction.predict import predict_many
 from glmplan.units import Ratio
 
@@ -460,6 +460,10 @@ def _other_layouts(solution: Solution) -> Iterator[Looked]:
     if asked.users_given and solution.best.held_low < asked.users[-1]:
         enough = [n for n in places if ranked[n].holding.held_low >= asked.users[-1]]
         wanted.insert(0, enough[0] if enough else max(places, key=lambda n: ranked[n].holding.held_low))
+    elif asked.users_given:
+        safe = {n: safe_number(asked, ranked[n].holding, probability=asked.probability)[0].users for n in (0, *places)}
+        if safe[0] < asked.users[-1]:
+            wanted.insert(0, max(places, key=lambda n: safe[n]))
     for place in dict.fromkeys(wanted):
         one, terms = ranked[place], ranked[place].holding.terms
         more = max(one.alone / max(ranked[0].alone, 1e-9), one.many / max(ranked[0].many, 1e-9))

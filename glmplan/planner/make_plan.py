@@ -218,7 +218,7 @@ def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[
 
 def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...], default: Checkpoint | None) -> FitAnswer:
     """Return the answer with the changes worth showing, simulated if needed."""
-    if answer.safe is not None and not answer.safe.users:
+    if answer.safe is not None and answer.safe.users < answer.users_asked:
         looked = tuple(_counted(one) for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))

@@ -376,9 +376,14 @@ class AnswerRecord:
     stating: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
+    def users_asked(self) -> int:
+        """Users of the question, one where no number was given, [-]"""
+        return self.asked.users[-1] if self.asked.users_given else 1
+
+    @property
     def reply(self) -> Reply:
         """The answer to the question, with its probability."""
-        users = self.asked.users[-1] if self.asked.users_given else 1
+        users = self.users_asked
         if self.holding is not None and self.holding.terms.blocked is not None:
             return Reply("engine_cannot", users)
         if self.verdict == "does_not_fit":
@@ -478,13 +483,13 @@ _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
 def gain_of(answer: AnswerRecord, change: Change) -> Ratio:
     """Return the relative gain of a change.
 
-    Infinite if the verdict improves or users become safe. If the KV pool limits the users: the gain in requests that it
-    holds at its lower bound. Else the larger gain of single-user and total rate. Negative if the verdict gets worse, or
-    if one rate loses as much as the other gains.
+    Infinite if the verdict improves or the users asked for become safe. If the KV pool limits the users: the gain in
+    requests that it holds at its lower bound. Else the larger gain of single-user and total rate. Negative if the
+    verdict gets worse, or if one rate loses as much as the other gains.
     """
     if _CLASS[change.verdict] != _CLASS[answer.verdict]:
         return math.inf if _CLASS[change.verdict] < _CLASS[answer.verdict] else -1.0
-    if change.safe and answer.safe is not None and not answer.safe.users:
+    if change.safe and answer.safe is not None and (not answer.safe.users or change.safe >= answer.users_asked):
         return math.inf
     if answer.verdict == "tight" or (answer.safe is not None and answer.safe.limit == "kv"):
         assert answer.holding is not None
@@ -558,7 +563,8 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
     if change.safe:
-        words.append(f"{counted_unit(change.safe, 'safe users')} instead of 0")
+        now = 0 if answer.safe is None else answer.safe.users
+        words.append(f"{counted_unit(change.safe, 'safe users')} instead of {now}")
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")
     pairs = [("one user", change.user_rate, answer.user_rate)]
     pairs += [(f"{users} users", change.total_rate, answer.total_rate)] * (users > 1)

@@ -18,7 +18,7 @@ from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
 from glmplan.planner.simulated import read_experts_apart, read_tiers, tier_rate, traffic_run, way_to_host, why_no_copies
-from glmplan.planner.users import Solution, safe_number, solve, usual_promise
+from glmplan.planner.users import Solution, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio, TokenCount, counted_unit, whole_number
@@ -299,14 +299,11 @@ def solution_for(
     """Return the layouts of `solve`, ranked for traffic and an SLO.
 
     - `traffic`: Uniform users if there is none.
-    - `slo`: The stated limits of the request if there is none, or the usual SLO if it does not allow the users asked
-      for.
+    - `slo`: The stated limits of the request if there is none.
     """
     asked, solution = solution.asked, _under(solution, traffic)
     if not slo:
-        if not solution.ranked[0].alone or solution.best.verdict == "does_not_fit":
-            return solution
-        if not asked.slo_limits and not _too_many(solution):
+        if not asked.slo_limits or not solution.ranked[0].alone or solution.best.verdict == "does_not_fit":
             return solution
         slo = usual_promise(predicted(asked, [(solution.best, 1)])[0], asked.slo_limits)
     from glmplan.planner.slo_layouts import solve_for_slo
@@ -317,15 +314,6 @@ def solution_for(
         lengths = {"input": asked.input_tokens, "output": asked.output_tokens}
         traffic = Traffic(kind="closed", users=typical_users(asked), **lengths)
     return solve_for_slo(solution, traffic, parse_slo(slo), probability=probability)
-
-
-def _too_many(solution: Solution) -> bool:
-    """Return True if more users are asked for than the usual SLO allows."""
-    asked = solution.asked
-    return (
-        asked.users_given
-        and safe_number(asked, solution.best, probability=asked.probability)[0].users < asked.users[-1]
-    )
 
 
 def solved_for(asked: Asked, traffic: Traffic | None = None, slo: str | None = None, *, sole: bool = False) -> Solution:

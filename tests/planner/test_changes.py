@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 import pytest
 
 from glmplan.errors import GlmplanError
 from glmplan.planner import fit_answer
-from glmplan.planner.plan import LEAST_GAIN, evidence_words, gain_of
+from glmplan.planner.ask import fit
+from glmplan.planner.plan import LEAST_GAIN, best_changes, evidence_words, gain_of
 from glmplan.planner.question import read_words
 from glmplan.planner.users import solve
 from glmplan.present.answer_text import fit_text
@@ -206,3 +208,13 @@ def test_no_change_names_weights_that_the_engine_is_not_known_to_run(part):
     assert answer.changes and not any(one.ask.startswith("--weights fp8") for one in answer.changes)
     given = fit_answer(PlanRequest("qwen3-8b", part, weights="fp8", users=(1,)), changes=False)
     assert any(one.severity == "unknown" for one in given.warnings)
+
+
+def test_a_layout_that_serves_the_users_asked_for_comes_first_where_the_plan_does_not():
+    question = {"input": 6000, "output": 800}
+    few, many = (fit("kimi-k2.5-nvfp4", "8xh200-sxm", users=(users,), **question) for users in (4, 12))
+    assert few.safe.users == many.safe.users < 12
+    assert not any(change.safe for change in few.changes)
+    other = next(change for change in best_changes(many) if change.name == "layout")
+    alone = fit("kimi-k2.5-nvfp4", "8xh200-sxm", users=(12,), tp=4, dp=2, ep=8, **question)
+    assert other.safe == alone.safe.users >= 12 and gain_of(many, other) == math.inf
