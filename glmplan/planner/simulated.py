@@ -6,7 +6,6 @@ A bounded number of requests is simulated three times: as predicted, and at both
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -248,7 +247,6 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
 _EACH, _MOST = 4, 1200
 #: simulated requests of named traffic: per user; for rates; a trace is replayed in full [-]
 _EACH_TURN, _OPEN = 16, 600
-_NO_TIME = Figure(0.0, 0.0, 0.0)
 #: share of the requests for warm-up, which are not counted [-]
 _WARM = 0.2
 
@@ -386,7 +384,7 @@ def simulated_rows(
 def simulated_means(asked: Asked, holding: Holding, users: int, found: Prediction) -> Prediction:
     """Return a prediction with the means of `simulated_rows`.
 
-    Percentiles and times of whole requests are scaled by those means.
+    ITL and the percentiles of steady sums are left out.
     """
     if "ttft" not in found.figures or not beyond_steady(asked, holding, users):
         return found
@@ -395,16 +393,13 @@ def simulated_means(asked: Asked, holding: Holding, users: int, found: Predictio
     if not runs.middle["requests"]:
         return found
     means = {"ttft": runs.figure("ttft_mean_ms"), "output_rate": runs.figure("output_tokens_per_s", 1.0)}
-    later = max(asked.output_tokens - 1, 0)
     if "tpot" in sums:
         means["tpot"] = runs.figure("tpot_mean_ms")
         means["user_rate"] = means["tpot"].inverse()
-    factor = {name: one.value / sums[name].value for name, one in means.items()}
-    step = means.get("tpot", _NO_TIME).value, sums.get("tpot", _NO_TIME).value
-    factor |= {"total_rate": factor["output_rate"], "itl": factor.get("tpot", 1.0)}
-    factor["e2e"] = (means["ttft"].value + later * step[0]) / (sums["ttft"].value + later * step[1])
-    scaled = {name: one.scaled(factor[re.sub(r"_p\d+$", "", name)]) for name, one in sums.items()}
-    return replace(found, figures={**scaled, **means})
+    means["total_rate"] = means["output_rate"].scaled(sums["total_rate"].value / sums["output_rate"].value)
+    later, each = max(asked.output_tokens - 1, 0), means.get("tpot", Figure(0.0, 0.0, 0.0))
+    ends = (getattr(means["ttft"], end) + later * getattr(each, end) for end in ("value", "low", "high"))
+    return replace(found, figures={**means, "e2e": Figure(*ends)})
 
 
 def _of_users(

@@ -191,7 +191,7 @@ def test_experts_that_no_method_of_ktransformers_reads_have_no_command_and_do_no
 def test_fp8_experts_whose_scales_nobody_names_are_said_to_be_unknown():
     asked = read_words(PlanRequest("hy3-fp8", "genoa-2s-direct-8", engine="ktransformers"))
     asked = replace(asked, checkpoint=asked.checkpoint.model_copy(update={"fp8_scales": None}))
-    standing = {wall.id: wall.severity for wall in Obstacles(asked).sorted.always}
+    standing = {wall.id: wall.severity for wall in Obstacles(asked).kinds[0][1].always}
     assert standing["ktransformers-unknown-fp8-scales"] == "unknown"
     assert "ktransformers-reads-no-such-experts" not in standing
 

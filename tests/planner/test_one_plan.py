@@ -97,7 +97,8 @@ def test_the_safe_number_is_the_same_for_all_rows_of_users(questions):
             best, first = (found := solve(asked)).best, found.ranked[0]
             if best.terms.blocked is not None or not first.alone:
                 break
-            numbers.add(safe_number(asked, best)[0])
+            # the users of the rows are further points of the curve
+            numbers.add(replace(safe_number(asked, best)[0], curve=()))
         else:
             counted += 1
             assert len(numbers) == 1, words
