@@ -1,8 +1,8 @@
 """Published sizes of models whose families were added from their shapes.
 
-Totals are the counters of the repositories' weight files, field `parameters_raw` of the list in the wheel llmfit 1.1.17
-, less what the comment of a row names. Shapes: `configuration_*.py` of Hugging
-Face transformers 5.24.0 and the sources beside the rows.
+Totals are the counters of the repositories' weight files, field `parameters_raw` of the list in the wheel llmfit
+1.1.17, less what the comment of a row names. Shapes: `configuration_*.py` of Hugging Face transformers 5.24.0 and the
+sources beside the rows.
 """
 
 from __future__ import annotations
