@@ -162,6 +162,10 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         )
     if found.modules:
         kinds["modules of a baseboard in other numbers than 1, 2, 4 and 8 (name one with --only)"] = 0
+    asked = found.asked
+    others = [one.name for one in asked.spec.checkpoints if one.name not in (*asked.weights, *asked.files)]
+    if asked.formats_open and others:
+        kinds[f"other checkpoints of the same formats (--weights {','.join(others)})"] = len(others)
     if "mtp" not in found.asked.given and len(found.asked.drafts) == 1 and found.asked.spec.draft_runs:
         kinds["speculative decoding (--drafter best)"] = 0
     if "disaggregated" not in found.asked.given:

@@ -125,3 +125,10 @@ def test_disaggregated_servers_are_searched_when_asked_for():
 def test_a_machine_that_no_search_takes_is_refused_with_the_command_that_does(only, said):
     with pytest.raises(SpecError, match=said):
         read_size("qwen3-32b", "tpot p95 < 50 ms", users=4, only=only)
+
+
+def test_other_checkpoints_of_a_format_are_said_to_be_left_out():
+    said = {"users": 4, "only": "8xh200-sxm", "input": 1000, "output": 200}
+    for more, named in (({}, True), ({"weights": "nvfp4,nvfp4-cortexlm"}, False)):
+        content = size_content(sized(read_size("glm-5.1", "tpot mean < 100 ms", **said, **more), MONEY, answers=1))
+        assert any("nvfp4-cortexlm" in text for text in content["not_looked_at"]) is named
