@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from glmplan.catalog.entries.accelerators import accelerator_aliases, accelerator_names
 from glmplan.catalog.entries.hosts import host_names
 from glmplan.catalog.entries.use_cases import use_case
 from glmplan.catalog.files import plain_name
-from glmplan.catalog.schema.model import ModelSpec
+from glmplan.catalog.schema.model import Checkpoint, ModelSpec
+from glmplan.costs.blocks.stack import checkpoint_bytes
 from glmplan.errors import SpecError
 from glmplan.io.models.resolve import resolve_model
 from glmplan.planner.question import DEFAULT_INPUT, DEFAULT_OUTPUT, named_engine
@@ -149,7 +151,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     --------
     >>> asked = read_size("glm-5.1", "tpot p95 < 60 ms", users=20, budget="120k", input=8000)
     >>> asked.load, asked.unit, asked.budget, asked.weights
-    (20.0, 'users', 120000.0, ('bf16', 'fp8', 'nvfp4', 'mlx-2.906bpw'))
+    (20.0, 'users', 120000.0, ('bf16', 'fp8', 'nvfp4', 'nvfp4-cortexlm', 'mlx-2.906bpw'))
     """
     found = resolve_model(model)
     parse_slo(slo)
@@ -330,7 +332,9 @@ def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
 
 
 def _formats(model: ModelSpec, engines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one checkpoint of each format that one of the engines reads.
+    """Return the first and the smallest checkpoint of each format.
+
+    Formats are those that one of the engines reads.
 
     llama.cpp reads GGUF files and no other format of the catalogue; without it they are in `_files`.
 
@@ -343,13 +347,14 @@ def _formats(model: ModelSpec, engines: tuple[str, ...]) -> tuple[str, ...]:
     files = _files(model)
     if engines and set(engines) == {_FILE_ENGINE} and files:
         return files
-    formats: dict[str, str] = {}
+    formats: dict[str, list[Checkpoint]] = {}
     for checkpoint in model.checkpoints:
         if checkpoint.name not in files:
-            formats.setdefault(checkpoint.name.split("-")[0], checkpoint.name)
+            formats.setdefault(checkpoint.name.split("-")[0], []).append(checkpoint)
+    found = [one for every in formats.values() for one in (every[0], min(every, key=partial(checkpoint_bytes, model)))]
     with_files = files if _FILE_ENGINE in engines else ()
     first = tuple(checkpoint.name for checkpoint in model.checkpoints[:1])
-    return (*formats.values(), *with_files) or first or ("bf16",)
+    return (*dict.fromkeys(one.name for one in found), *with_files) or first or ("bf16",)
 
 
 #: engine that reads GGUF files
