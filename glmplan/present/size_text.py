@@ -170,6 +170,8 @@ def _not_looked_at(found: Sized) -> dict[str, int]:
         kinds["speculative decoding (--drafter best)"] = 0
     if "disaggregated" not in found.asked.given:
         kinds["disaggregated servers (--disaggregated 1:1)"] = 0
+    if unlike := [one.on for one in asked.own if len(one.resolved().kinds) > 1]:
+        kinds[f"a stage on each of unlike cards (fit --pp N --on {', '.join(unlike)})"] = len(unlike)
     if experts_of(found.asked.spec):
         kinds["experts in host memory (--engine ktransformers)"] = 0
     return kinds

@@ -800,7 +800,7 @@ class LoadSearch(LoadTries):
         More arrival samples are tried while the mean is within two standard errors of the probability.
 
         - `least`: The result is an upper bound where it is below.
-        - `surely`: Simulate faster services too if the pool may evict requests, which happens at any speed.
+        - `surely`: Simulate faster services too if the pool may evict requests at any speed.
         - Returns: The share, and the target that the last service that fails misses most.
         """
         rows = [(place_of(which, len(self.variants)), which) for which in range(len(self.variants))]

@@ -14,6 +14,7 @@ import pytest
 from glmplan import fit
 from glmplan.catalog.files import data_folder
 from glmplan.errors import SpecError
+from glmplan.present.size_text import size_content
 from glmplan.purchase.inventory import Inventory, OwnMachine, WantedModel, assigned, pair_rows, pairs_of, read_inventory
 from glmplan.purchase.money import money_of
 from glmplan.purchase.size import sized
@@ -146,3 +147,11 @@ def test_a_model_larger_than_the_accelerators_is_planned_beside_host_memory(tmp_
     assert found.answer.asked.settings.host_experts > 0
     [stated] = pairs_of(read_inventory(written(tmp_path, text + 'engine = "vllm"\n')), MONEY)
     assert stated.verdict == "does_not_fit"
+
+
+def test_an_own_machine_of_several_kinds_is_said_to_have_unlike_stages(tmp_path):
+    for on, said in (("1xrtx-5090+1xrtx-5080", True), ("2xrtx-5090", False)):
+        file = written(tmp_path, f'[[machine]]\non = "{on}"\n')
+        asked = read_size("qwen3-30b-a3b-fp8", "tpot p95 < 50 ms", users=2, inventory=file)
+        kinds = size_content(sized(asked, MONEY, answers=1))["not_looked_at"]
+        assert any("--pp" in kind for kind in kinds) is said
