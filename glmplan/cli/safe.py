@@ -15,6 +15,7 @@ from glmplan.cli.service import ServiceOptions, TargetOptions, described_service
 from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
+    from glmplan.planner.service import Described
     from glmplan.simulation.safe_load import SafeLoad
     from glmplan.simulation.traffic.spec import Traffic
 
@@ -53,7 +54,6 @@ def command(
     The load is a number of users and a request rate, or the kind given by --traffic.
     """
     from glmplan.errors import SpecError
-    from glmplan.planner.question import DEGREES
     from glmplan.planner.service import loads_at, searched_traffic
     from glmplan.prediction.distribution import probability_asked
     from glmplan.prediction.step_models import site_calibration
@@ -69,8 +69,7 @@ def command(
     specs, usual = searched_traffic(traffic)
     service = replace(service, deployment={**service.deployment, "probability": probability})
     described, kinds = described_services(target, service, shape, *specs, usual=usual, slo=slo)
-    # the layout is chosen for a typed SLO, else for throughput
-    of_fit = slo is None and target.model is not None and not any(service.deployment.get(one) for one in DEGREES)
+    of_fit = slo is None and described.plan is not None
     slo = slo or described.slo
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
@@ -89,6 +88,7 @@ def command(
             found = [users, rate]
         else:
             found = [answer(kind) for kind in kinds]
+        words = _other_words(described, kinds[0], slo) if of_fit and kinds[0].kind == "closed" else ""
     if search.plot is not None:
         import numpy as np
 
@@ -102,8 +102,21 @@ def command(
         curves = curves_of(described.service, kinds[0], loads, described.ends)
         safe_charts(found[0], targets, search.plot, title=title, curves=curves)
     _show(found, search.form, described.basis, slo)
-    if of_fit and search.form is Form.text and found[0].unit == "users":
-        say(f"the layout of fit, the fastest; that with the most users: --slo '{slo}'")
+    if words and search.form is Form.text:
+        say(words)
+
+
+def _other_words(described: Described, traffic: Traffic, slo: str) -> str:
+    """Return the layout that a typed SLO has, if it is not that of `fit`."""
+    from glmplan.planner.traffic_search import solved_for
+
+    assert described.plan is not None
+    asked, holding = described.plan
+    other = solved_for(asked, traffic, slo).ranked[0]
+    if other.holding.terms == holding.terms:
+        return ""
+    chance = f"{100 * asked.probability:g} % probability"
+    return f"{other.holding.terms.name} has more users with {chance}, one user {other.alone:.3g} tok/s: --slo '{slo}'"
 
 
 def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:

@@ -218,8 +218,9 @@ def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[
 
 def _with_changes(answer: FitAnswer, looked: tuple[Looked, ...], default: Checkpoint | None) -> FitAnswer:
     """Return the answer with the changes worth showing, simulated if needed."""
-    if answer.safe is not None and answer.safe.users < answer.users_asked:
-        looked = tuple(_counted(one) for one in looked)
+    if answer.safe is not None:
+        few = answer.safe.users < answer.users_asked
+        looked = tuple(_counted(one) if few or one.change.name == "layout" else one for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
     shown = replace(answer, changes=tuple(_of_format(found[id(one)], default) for one in first))
@@ -240,11 +241,12 @@ def _of_format(one: Looked, default: Checkpoint | None) -> Change:
 
 
 def _counted(one: Looked) -> Looked:
-    """Return a change with its safe users."""
+    """Return a change with its safe users and the probability of the question."""
     if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit" or one.asked.prefill:
         return one
     safe, _ = safe_number(one.asked, one.scored.holding, probability=one.asked.probability)
-    return replace(one, change=replace(one.change, safe=safe.users))
+    users = one.asked.users[-1] if one.asked.users_given else 1
+    return replace(one, change=replace(one.change, safe=safe.users, chance=safe.chance_of(users)))
 
 
 def _runner_up(asked: Asked, one: Scored) -> RunnerUp:

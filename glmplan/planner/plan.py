@@ -209,7 +209,8 @@ class Change:
     note: str = ""  # a remark
     ask: str = ""  # options that request the change, or the model to name instead; empty if there are none
     knowledge: str = ""  # evidence level of its speeds; empty if not computed
-    safe: int | None = None  # safe users with the change if the plan has none; None if not counted, [-]
+    safe: int | None = None  # safe users with the change; None if not counted, [-]
+    chance: Ratio | None = None  # probability that the users asked for meet the SLO; None as above, [-]
 
     def __repr__(self) -> str:
         return f"<Change {self.name}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
@@ -484,14 +485,17 @@ def gain_of(answer: AnswerRecord, change: Change) -> Ratio:
     """Return the relative gain of a change.
 
     Infinite if the verdict improves or the users asked for become safe. If the KV pool limits the users: the gain in
-    requests that it holds at its lower bound. Else the larger gain of single-user and total rate. Negative if the
-    verdict gets worse, or if one rate loses as much as the other gains.
+    requests that it holds at its lower bound, except of layouts. Else the larger gain of single-user and total rate.
+    Negative if the verdict gets worse, or if one rate loses as much as the other gains.
     """
     if _CLASS[change.verdict] != _CLASS[answer.verdict]:
         return math.inf if _CLASS[change.verdict] < _CLASS[answer.verdict] else -1.0
-    if change.safe and answer.safe is not None and (not answer.safe.users or change.safe >= answer.users_asked):
+    safe = 0 if answer.safe is None else answer.safe.users
+    if change.safe and safe < answer.users_asked and (not safe or change.safe >= answer.users_asked):
         return math.inf
-    if answer.verdict == "tight" or (answer.safe is not None and answer.safe.limit == "kv"):
+    # the layout of a plan has the most safe users: another one may be faster
+    full = answer.safe is not None and answer.safe.limit == "kv" and change.name != "layout"
+    if answer.verdict == "tight" or full:
         assert answer.holding is not None
         return _share(change.held, answer.holding.held_low)
     pair = _share(change.user_rate, answer.user_rate), _share(change.total_rate, answer.total_rate)
@@ -562,9 +566,13 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     users = shown_users(answer.asked)
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
-    if change.safe:
-        now = 0 if answer.safe is None else answer.safe.users
-        words.append(f"{counted_unit(change.safe, 'safe users')} instead of {now}")
+    if answer.safe is not None and change.chance is not None:
+        most = answer.users_asked
+        now, then = (f"{100 * min(chance, 0.99):.0f}" for chance in (answer.safe.chance_of(most), change.chance))
+        if most > 1 and now != then:
+            words.append(f"{most} users with {then} % probability instead of {now}")
+        elif change.safe:
+            words.append(f"{counted_unit(change.safe, 'safe users')} instead of {answer.safe.users}")
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")
     pairs = [("one user", change.user_rate, answer.user_rate)]
     pairs += [(f"{users} users", change.total_rate, answer.total_rate)] * (users > 1)

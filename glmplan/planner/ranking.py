@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -74,13 +74,10 @@ class Speed:
     knowledge: str = ""  # evidence level
 
 
-def why_not(
-    asked: Asked, holdings: list[Holding], speeds: dict[int, Speed], safe: dict[int, int], place: int, first: int
-) -> str:
+def why_not(asked: Asked, holdings: list[Holding], speeds: dict[int, Speed], place: int, first: int) -> str:
     """Return why a layout was not chosen.
 
-    - `speeds`: Speeds by index of the layout.
-    - `safe`: Safe users of layouts that are equal otherwise, by index.
+    `speeds`: Speeds by index of the layout.
     """
     one, best = holdings[place], holdings[first]
     if one.terms.blocked is not None:
@@ -113,8 +110,6 @@ def why_not(
         return f"lower throughput at {users} users ({mine.many:,.0f} vs. {other.many:,.0f} tok/s total)"
     if mine.alone < 0.98 * other.alone:
         return f"same throughput at {users} users, slower for one ({mine.alone:.1f} vs. {other.alone:.1f} tok/s)"
-    if {place, first} <= safe.keys() and safe[place] < safe[first]:
-        return f"similar speed; {safe[place]:,} vs. {counted_unit(safe[first], 'users')} safe"
     return "similar speed; more parallelism or a smaller KV pool"
 
 
@@ -360,13 +355,10 @@ def shown_users(asked: Asked) -> int:
     return usual if usual in asked.users and not asked.users_given else asked.users[-1]
 
 
-def rank_layouts(
-    asked: Asked, holdings: list[Holding], *, sole: bool = False, safe: Callable[[Holding], int] | None = None
-) -> list[Scored]:
+def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -> list[Scored]:
     """Order layouts, the best first, with the reason against each other one.
 
-    - `sole`: Leave out layouts that cannot be chosen, if that is certain before their speed is known.
-    - `safe`: Safe users of a layout; computed only for layouts that are equal otherwise.
+    `sole`: Leave out layouts that cannot be chosen, if that is certain before their speed is known.
 
     Notes
     -----
@@ -377,8 +369,8 @@ def rank_layouts(
     10 % are near each other, too. Pipeline stages within one scale-up domain
     (NVLink, Infinity Fabric) come after layouts without stages on as many accelerators [1]_. A layout is a candidate if
     its single-user speed is at least 70 % of the best. Among candidates within 10 % of the largest throughput at the
-    reference concurrency the fastest for a single user is chosen, in steps of 5 %; then the one with the most safe
-    users, then the fewest stages and degrees.
+    reference concurrency the fastest for a single user comes first, in steps of 5 %; then the fewest stages and
+    degrees.
 
     References
     ----------
@@ -400,11 +392,6 @@ def rank_layouts(
     most = max((speeds[place] for place in quick), key=lambda speed: speed.many_low, default=Speed())
     near = {place for place in quick if _is_near(speeds[place], most)}
 
-    # among equals in throughput: steps of 5 % for one user, then of safe users
-    steps = {place: _steps(speeds[place].alone_low) for place in near}
-    fastest = [place for place, step in steps.items() if step == max(steps.values())]
-    users = {place: safe(holdings[place]) for place in fastest} if safe is not None and len(fastest) > 1 else {}
-
     def key(place: int) -> tuple[float, ...]:
         one, terms = holdings[place], holdings[place].terms
         if classes[place] == _UNKNOWN:
@@ -422,9 +409,8 @@ def rank_layouts(
             )
         fast = speeds[place]
         rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
-        first = (-fast.many_low, -fast.alone_low)
-        if place in near:
-            first = (-steps[place], -_steps(users.get(place, 0)))
+        # among equals in throughput: steps of 5 % for one user
+        first = (-_steps(fast.alone_low),) if place in near else (-fast.many_low, -fast.alone_low)
         return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool.tokens)
 
     order = sorted(range(len(holdings)), key=key)
@@ -434,7 +420,7 @@ def rank_layouts(
         one = speeds.get(place, Speed())
         why = "" if place == best else unknown.get(place) or staged.get(place, "")
         if place != best and not why:
-            why = why_not(asked, holdings, speeds, users, place, best)
+            why = why_not(asked, holdings, speeds, place, best)
         ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, ""), one.knowledge))
     return ranked
 

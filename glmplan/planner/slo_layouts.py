@@ -12,69 +12,68 @@ import numpy as np
 from glmplan.errors import GlmplanError
 from glmplan.planner.capacity import Holding
 from glmplan.planner.hazards import Hazard
-from glmplan.planner.plan import LEAST_GAIN, Limit, Safe, as_well_known
+from glmplan.planner.plan import Limit, Safe
 from glmplan.planner.question import Asked
-from glmplan.planner.ranking import Scored, deployment_of, needless_stages, predicted
+from glmplan.planner.ranking import Scored, deployment_of, predicted
 from glmplan.planner.users import (
+    SUMMED,
     Solution,
-    grid_of,
+    best_first,
+    foremost,
     is_steady,
+    peers_of,
     predictions_of,
     safe_number,
     users_within,
     usual_promise,
 )
 from glmplan.prediction.distribution import EXPECTED, SURE
-from glmplan.simulation.load_trial import OPEN
-from glmplan.simulation.traffic.slo import Target, parse_slo
-from glmplan.simulation.traffic.spec import Traffic
 from glmplan.units import Ratio
 
 if TYPE_CHECKING:
     from glmplan.planner.service import Described
+    from glmplan.simulation.traffic.slo import Target
+    from glmplan.simulation.traffic.spec import Traffic
 
 __all__ = ["contenders", "safe_under_limits", "solve_for_slo"]
 
-#: layouts that are compared; those of sessions are simulated [-]
-_COMPARED, _SIMULATED = 8, 4
-#: layouts whose users are searched beside those of the chosen one [-]
-_SEARCHED = 2
+#: as `SUMMED`, where loads are simulated [-]
+_RUN = (8, 2)
+#: layouts that are compared under sessions [-]
+_SIMULATED = 4
 #: mean TTFT of a closed loop over a percentile of it, to compare layouts [-]
 _MEAN_FIRST = 0.5
 
 
 def solve_for_slo(
-    solution: Solution, traffic: Traffic, targets: Sequence[Target], *, probability: Ratio = SURE
+    solution: Solution,
+    traffic: Traffic,
+    targets: Sequence[Target],
+    *,
+    probability: Ratio = SURE,
+    searched: bool = False,
 ) -> Solution:
     """Return the layouts of a request, the best for an SLO first.
 
+    `searched`: The rate of the traffic is searched for, and its value says nothing.
+
     Notes
     -----
-    Layouts with the verdict of the chosen one are compared: for users of uniform requests by how many meet the SLO with
-    the probability, searched for the two with the most by steady sums; for request rates and sessions by how far the
-    simulated statistics lie below their bounds, for the slowest service that has to meet them. For request
-    rates these two are compared, and the two with the highest rate within the bound on decode. The chosen one stays
-    within 5 %.
-    A layout of weaker evidence has to be better in the median too: its own ignorance wins nothing.
+    Layouts with the verdict of the first one are compared: for users of uniform requests by how many meet the SLO with
+    the probability, searched for those with the most by steady sums; for sessions and stated request rates by how far
+    the simulated statistics lie below their bounds, for the slowest service that has to meet them; for searched rates
+    by the highest that meets the SLO. For request rates those with the highest rate within the bound on decode are
+    compared too. `best_first` decides.
     """
-    peers = contenders(solution, traffic, targets, probability=probability)
-    if len(peers) < 2:
-        return solution
-    first, score = peers[0], _load if traffic.kind == "closed" else _margin
-    best, most, usual = first, score(solution.asked, first, traffic, targets, probability), None
-    for one in peers[1:]:
-        found = score(solution.asked, one, traffic, targets, probability)
-        if found <= most * (1.0 + LEAST_GAIN):
-            continue
-        if not as_well_known(one.knowledge, first.knowledge):
-            usual = score(solution.asked, first, traffic, targets, EXPECTED) if usual is None else usual
-            if score(solution.asked, one, traffic, targets, EXPECTED) <= usual:
-                continue
-        best, most = one, found
-    if best is first:
-        return solution
-    rest = [replace(one, why=one.why or "fewer users meet the SLO") for one in solution.ranked if one is not best]
-    return replace(solution, ranked=(replace(best, why=""), *rest))
+    from glmplan.simulation.load_trial import OPEN
+
+    score = _load if traffic.kind == "closed" or (searched and traffic.kind in OPEN) else _margin
+    return best_first(
+        solution,
+        contenders(solution, traffic, targets, probability=probability),
+        lambda one, share: score(solution.asked, one, traffic, targets, share),
+        probability,
+    )
 
 
 def contenders(
@@ -84,52 +83,32 @@ def contenders(
 
     The first one of the solution comes first; it is alone where nothing can be compared.
     """
-    first = solution.ranked[0]
-    if not targets or not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
-        return [first]
+    from glmplan.simulation.load_trial import OPEN
+
     steady = is_steady(traffic) if traffic.kind == "closed" else traffic.kind in OPEN
-    if not steady and (traffic.kind != "sessions" or traffic.users is None):
-        return [first]
-    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
-    verdict = first.holding.verdict
-    peers = [
-        one
-        for place, one in enumerate(solution.ranked)
-        if one.alone and one.holding.verdict == verdict and (place == 0 or place not in staged)
-    ][: _COMPARED if steady else _SIMULATED]
-    if not steady or len(peers) < 2:
-        return peers
-    return _foremost(solution.asked, peers, traffic, targets, probability)
+    if not targets or (not steady and (traffic.kind != "sessions" or traffic.users is None)):
+        return [solution.ranked[0]]
+    peers = peers_of(solution)
+    if not steady:
+        return peers[:_SIMULATED]
+    summed = traffic.kind == "closed" and all(target.statistic == "mean" for target in targets)
+    asked = _of_lengths(solution.asked, traffic)
 
+    def users(one: Scored, share: Ratio) -> float:
+        return _users(asked, one, targets, share)
 
-def _foremost(
-    asked: Asked, peers: list[Scored], traffic: Traffic, targets: Sequence[Target], probability: Ratio
-) -> list[Scored]:
-    """Return the chosen layout and those with more users, the most first.
+    def rate(one: Scored, share: Ratio) -> float:
+        return _rate(asked, one, targets, share)
 
-    At the probability or in the median: steady sums tell little where hardly one user meets the SLO. Users of a closed
-    loop wait for each other's prompts, so that a bound on TTFT hides the rate of a data-parallel layout: for request
-    rates the layouts with the highest rate are returned too.
-    """
-    asked = _of_lengths(asked, traffic)
-    # one call takes less than one for each layout; `_users` finds the predictions cached
-    grids = ((one.holding, users) for one in peers for users in grid_of(asked, one.holding))
-    predicted(asked, list(grids), settled=True)
-    shares = tuple(dict.fromkeys((probability, EXPECTED)))
-    places: list[int] = []
-    for measure in (_users, _rate) if traffic.kind in OPEN else (_users,):
-        loads = [[measure(asked, one, traffic, targets, share) for share in shares] for one in peers]
-        more = [
-            place
-            for place, found in enumerate(loads)
-            if any(one > chosen * (1.0 + LEAST_GAIN) for one, chosen in zip(found, loads[0], strict=True))
-        ]
-        places += sorted(more, key=lambda place: -math.prod(one + 1.0 for one in loads[place]))[:_SEARCHED]
-    return [peers[0], *(peers[place] for place in dict.fromkeys(places))]
+    # users of a closed loop wait for each other's prompts, so that a bound on TTFT hides the rate of a data-parallel
+    # layout: for request rates the layouts with the highest rate are returned too
+    return foremost(
+        asked, peers, (users, rate) if traffic.kind in OPEN else (users,), probability, SUMMED if summed else _RUN
+    )
 
 
 def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
-    """Return the users that meet the SLO, as `safe` finds them."""
+    """Return the users or the rate that meet the SLO, as `safe` finds them."""
     from glmplan.planner.service import safe_of
 
     try:
@@ -139,7 +118,7 @@ def _load(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target]
         return 0.0
 
 
-def _users(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
+def _users(asked: Asked, one: Scored, targets: Sequence[Target], probability: Ratio) -> float:
     """Return about how many users meet the SLO with a probability."""
     bounds: dict[str, float] = {}
     for target in targets:
@@ -147,18 +126,17 @@ def _users(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target
         share = 1.0 if target.statistic == "mean" or name != "ttft" else _MEAN_FIRST
         if name in ("ttft", "tpot"):
             bounds[name] = min(bounds.get(name, math.inf), share * target.bound)
-    return float(users_within(_of_lengths(asked, traffic), one.holding, bounds, probability))
+    return float(users_within(asked, one.holding, probability, bounds))
 
 
-def _rate(asked: Asked, one: Scored, traffic: Traffic, targets: Sequence[Target], probability: Ratio) -> float:
+def _rate(asked: Asked, one: Scored, targets: Sequence[Target], probability: Ratio) -> float:
     """Return about how many requests per second meet the bounds on decode."""
-    asked = _of_lengths(asked, traffic)
-    users = int(_users(asked, one, traffic, [target for target in targets if target.metric != "ttft"], probability))
+    users = int(_users(asked, one, [target for target in targets if target.metric != "ttft"], probability))
     if users < 1:
         return 0.0
     times = predicted(asked, [(one.holding, users)], settled=True)[0].figures
     first, later = (times[name].quantile(probability) if name in times else 0.0 for name in ("ttft", "tpot"))
-    return users / (first + later * (traffic.output - 1))
+    return users / (first + later * (asked.output_tokens - 1))
 
 
 def _of_lengths(asked: Asked, traffic: Traffic) -> Asked:
@@ -198,6 +176,8 @@ def safe_under_limits(asked: Asked, holding: Holding) -> tuple[Safe, tuple[Hazar
     if not asked.slo_limits or safe.limit == "hazard":
         return safe, hazards
     from glmplan.planner.service import kept_of, loads_at
+    from glmplan.simulation.traffic.slo import parse_slo
+    from glmplan.simulation.traffic.spec import Traffic
 
     traffic = Traffic(kind="closed", users=1, input=asked.input_tokens, output=asked.output_tokens)
     targets = parse_slo(usual_promise(predictions_of(asked, holding, (1,))[1], asked.slo_limits))

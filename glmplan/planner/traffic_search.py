@@ -18,7 +18,7 @@ from glmplan.planner.plan import LEAST_GAIN
 from glmplan.planner.question import Asked, read_words
 from glmplan.planner.ranking import deployment_of, needless_stages, predicted, shown_users, typical_users
 from glmplan.planner.simulated import read_experts_apart, read_tiers, tier_rate, traffic_run, way_to_host, why_no_copies
-from glmplan.planner.users import Solution, solve, usual_promise
+from glmplan.planner.users import Solution, ranked_layouts, solve, usual_promise
 from glmplan.prediction.step_models import site_calibration
 from glmplan.request.plan import PlanRequest
 from glmplan.units import Ratio, TokenCount, counted_unit, whole_number
@@ -294,16 +294,26 @@ def traffic_words(traffic: Traffic) -> str:
 
 
 def solution_for(
-    solution: Solution, traffic: Traffic | None, slo: str | None = None, *, probability: Ratio
+    solution: Solution,
+    traffic: Traffic | None,
+    slo: str | None = None,
+    *,
+    probability: Ratio,
+    searched: bool = False,
 ) -> Solution:
     """Return the layouts of `solve`, ranked for traffic and an SLO.
 
     - `traffic`: Uniform users if there is none.
-    - `slo`: The stated limits of the request if there is none.
+    - `slo`: The stated limits of the request if there is none; the default SLO for a searched rate.
+    - `searched`: As in `solve_for_slo`.
     """
     asked, solution = solution.asked, _under(solution, traffic)
     if not slo:
-        if not asked.slo_limits or not solution.ranked[0].alone or solution.best.verdict == "does_not_fit":
+        if (
+            not (asked.slo_limits or _searched_rate(traffic, searched))
+            or not solution.ranked[0].alone
+            or solution.best.verdict == "does_not_fit"
+        ):
             return solution
         slo = usual_promise(predicted(asked, [(solution.best, 1)])[0], asked.slo_limits)
     from glmplan.planner.slo_layouts import solve_for_slo
@@ -313,20 +323,28 @@ def solution_for(
     if traffic is None:
         lengths = {"input": asked.input_tokens, "output": asked.output_tokens}
         traffic = Traffic(kind="closed", users=typical_users(asked), **lengths)
-    return solve_for_slo(solution, traffic, parse_slo(slo), probability=probability)
+    return solve_for_slo(solution, traffic, parse_slo(slo), probability=probability, searched=searched)
 
 
-def solved_for(asked: Asked, traffic: Traffic | None = None, slo: str | None = None, *, sole: bool = False) -> Solution:
+def _searched_rate(traffic: Traffic | None, searched: bool) -> bool:
+    """Return True if the highest rate of requests is searched for."""
+    return searched and traffic is not None and traffic.rate is not None and traffic.kind != "sessions"
+
+
+def solved_for(
+    asked: Asked, traffic: Traffic | None = None, slo: str | None = None, *, sole: bool = False, searched: bool = False
+) -> Solution:
     """Return the layouts of a request, the one that every command takes first.
 
     Weights are in host memory where no layout fits without. Arguments as for `solve` and `solution_for`.
     """
-    solution = solve(asked, sole=sole)
+    chosen_later = slo or asked.slo_limits or _searched_rate(traffic, searched)
+    solution = (ranked_layouts if chosen_later else solve)(asked, sole=sole)
     if solution.best.lacking > 0:
         from glmplan.planner.moved_search import with_moved_experts
 
         solution = with_moved_experts(solution)
-    return solution_for(solution, traffic, slo, probability=asked.probability)
+    return solution_for(solution, traffic, slo, probability=asked.probability, searched=searched)
 
 
 def described_under(
@@ -361,7 +379,7 @@ def described_under(
     arriving = [traffic_of(asked, kind) for kind in kinds]
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
-        solution = solved_for(asked, named, slo)
+        solution = solved_for(asked, named, slo, searched=usual)
         asked, best = solution.asked, chosen(solution.asked, solution)
         scheduler, way = _with_way_to_host(asked, best, scheduler)
         if scheduler and (text := scheduler.get("tiers")) is not None:

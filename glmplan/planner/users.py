@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from glmplan.planner.capacity import Holding, Obstacles, Ranks, Terms, contexts_
 from glmplan.planner.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.planner.launch import launch_context, slots_of
 from glmplan.planner.layouts import layouts, servers_of
-from glmplan.planner.plan import Limit, Safe, UserRow, Warn
+from glmplan.planner.plan import LEAST_GAIN, Limit, Safe, UserRow, Warn, as_well_known
 from glmplan.planner.question import Asked
-from glmplan.planner.ranking import Scored, predicted, rank_layouts, speed_known
+from glmplan.planner.ranking import FLOOR, Scored, needless_stages, predicted, rank_layouts, speed_known
 from glmplan.prediction.deployment import cache_choice
 from glmplan.prediction.distribution import EXPECTED, NORMAL, SHOWN, SURE, share_below, standard
 from glmplan.prediction.predict import Figure, Prediction
@@ -34,15 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOOKED_AT",
+    "SUMMED",
     "TARGET_TPOT",
     "TARGET_TTFT",
     "Counted",
+    "Score",
     "Solution",
+    "best_first",
     "binding_words",
     "chance_within",
     "count_users",
     "danger_under",
     "facts_of",
+    "foremost",
     "grid_of",
     "hazard_warnings",
     "hazards_of",
@@ -50,8 +54,10 @@ __all__ = [
     "mean_bounds",
     "model_warnings",
     "no_less",
+    "peers_of",
     "places_of",
     "predictions_of",
+    "ranked_layouts",
     "safe_number",
     "safe_users",
     "solve",
@@ -574,10 +580,13 @@ def chance_within(asked: Asked, holding: Holding, users: int) -> Ratio:
     return safe_number(asked, holding, probability=asked.probability)[0].chance_of(users)
 
 
-def users_within(asked: Asked, holding: Holding, bounds: Mapping[str, float], probability: Ratio) -> int:
-    """Return an estimate of the users that meet bounds on means, [-]."""
+def users_within(asked: Asked, holding: Holding, probability: Ratio, bounds: Mapping[str, float] | None = None) -> int:
+    """Return an estimate of the users that meet bounds on means, [-].
+
+    - `bounds`: As for `safe_number`.
+    """
     known = predictions_of(asked, holding, grid_of(asked, holding), settled=True)
-    bounds = {name: bound for name, bound in bounds.items() if name in known[1].figures}
+    bounds = {name: bound for name, bound in _bounds_of(asked, known, bounds).items() if name in known[1].figures}
     return max(min(_limits_at(probability, asked, holding, known, bounds).values()), 0)
 
 
@@ -804,18 +813,13 @@ class Solution:
         return speed_known(self.asked)
 
 
-def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False, sole: bool = False) -> Solution:
-    """Find the best layout.
+def ranked_layouts(
+    asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False, sole: bool = False
+) -> Solution:
+    """Return the layouts of a request, ranked by speed as in `rank_layouts`.
 
     - `quick`: Leave out layouts that do not fit as long as any does.
     - `sole`: Leave out layouts that cannot be the best.
-
-    Examples
-    --------
-    >>> from glmplan.planner.question import read_words
-    >>> from glmplan.request.plan import PlanRequest
-    >>> solve(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
-    'TP2×PP3'
     """
     obstacles = Obstacles(asked, options)
     found, left_out = layouts(asked)
@@ -846,13 +850,120 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
         terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
         settled.setdefault(terms.name, terms)
     holdings = [ranks.hold(terms) for terms in settled.values()]
+    return rank_layouts(asked, holdings, sole=sole)
 
-    usual = asked.but(tpot_limit=None, ttft_limit=None)  # its limits choose among layouts in `solve_for_slo`
 
-    def safe(one: Holding) -> int:
-        return safe_number(usual, one, probability=asked.probability)[0].users
+#: score of a layout at a probability: its users, its rate or its margin to the SLO
+Score: TypeAlias = Callable[[Scored, Ratio], float]
 
-    return rank_layouts(asked, holdings, sole=sole, safe=safe)
+#: layouts that are compared by the sums of `fit`, and the most of them whose users are counted exactly [-]
+SUMMED = (24, 3)
+
+
+def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False, sole: bool = False) -> Solution:
+    """Find the best layout, for the default SLO.
+
+    Arguments as for `ranked_layouts`.
+
+    Notes
+    -----
+    The first layout of `ranked_layouts` is replaced by the one with the most safe users: not fewer at the probability
+    asked for, at least 5 % more in the geometric mean over the probabilities of `Safe.at`, so that no single point of
+    the curve decides, and at least 70 % of the best speed for a single user. Layouts with more users than `grid_of`
+    has count as equal.
+
+    Examples
+    --------
+    >>> from glmplan.planner.question import read_words
+    >>> from glmplan.request.plan import PlanRequest
+    >>> solve(read_words(PlanRequest("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
+    'TP2×PP3'
+    """
+    solution = ranked_layouts(asked, options=options, quick=quick, sole=sole)
+
+    def about(one: Scored, share: Ratio) -> float:
+        return float(users_within(asked, one.holding, share))
+
+    def at(one: Scored) -> dict[Ratio, int]:
+        return dict(safe_number(asked, one.holding, probability=asked.probability)[0].at)
+
+    def users(one: Scored, share: Ratio) -> float:
+        return float(at(one)[EXPECTED] if share == EXPECTED else np.exp(np.log1p([*at(one).values()]).mean()))
+
+    peers = peers_of(solution)
+    fast = [one for one in peers if one is peers[0] or one.alone >= FLOOR * max(other.alone for other in peers)]
+    first, *others = foremost(asked, fast, (about,), asked.probability, SUMMED)
+    found = [one for one in others if at(one)[asked.probability] >= at(first)[asked.probability]]
+    return best_first(solution, [first, *found], users, asked.probability)
+
+
+def peers_of(solution: Solution) -> list[Scored]:
+    """Return the layouts that are worth comparing with the first one.
+
+    They have its verdict and no needless stages; it is alone where it has no speed.
+    """
+    first = solution.ranked[0]
+    if not first.alone or first.holding.terms.blocked is not None or solution.asked.prefill:
+        return [first]
+    staged = needless_stages(solution.asked, [one.holding for one in solution.ranked])
+    return [
+        one
+        for place, one in enumerate(solution.ranked)
+        if one.alone and one.holding.verdict == first.holding.verdict and (place == 0 or place not in staged)
+    ]
+
+
+def foremost(
+    asked: Asked, peers: list[Scored], measures: Sequence[Score], probability: Ratio, most: tuple[int, int]
+) -> list[Scored]:
+    """Return the first layout and those that may serve more, the most first.
+
+    At the probability or in the median: steady sums tell little where hardly one user meets the SLO.
+
+    - `measures`: Estimates of the users or of the rate of a layout.
+    - `most`: Layouts that are compared, and those that each of them adds to the first one, [-]
+    """
+    compared, added = most
+    if len(peers := peers[:compared]) < 2:
+        return peers
+    # one call takes less than one for each layout; the measures find the predictions cached
+    predicted(asked, [(one.holding, users) for one in peers for users in grid_of(asked, one.holding)], settled=True)
+    shares = tuple(dict.fromkeys((probability, EXPECTED)))
+    places: list[int] = []
+    for measure in measures:
+        loads = [[measure(one, share) for share in shares] for one in peers]
+        more = [
+            place
+            for place, found in enumerate(loads)
+            if any(one > chosen * (1.0 + LEAST_GAIN) for one, chosen in zip(found, loads[0], strict=True))
+        ]
+        places += sorted(more, key=lambda place: -math.prod(one + 1.0 for one in loads[place]))[:added]
+    return [peers[0], *(peers[place] for place in dict.fromkeys(places))]
+
+
+def best_first(solution: Solution, peers: list[Scored], score: Score, probability: Ratio) -> Solution:
+    """Return the layouts with the best of `peers` first.
+
+    The first of them stays unless another one scores 5 % more. A layout of weaker evidence has to be better in the
+    median too: its own ignorance wins nothing.
+    """
+    if len(peers) < 2:
+        return solution
+    first = best = peers[0]
+    most, usual = score(first, probability), None
+    for one in peers[1:]:
+        found = score(one, probability)
+        if found <= most * (1.0 + LEAST_GAIN):
+            continue
+        if not as_well_known(one.knowledge, first.knowledge):
+            usual = score(first, EXPECTED) if usual is None else usual
+            if score(one, EXPECTED) <= usual:
+                continue
+        best, most = one, found
+    if best is first:
+        return solution
+    rest = [replace(one, why=one.why or "fewer users meet the SLO") for one in solution.ranked if one is not best]
+    return replace(solution, ranked=(replace(best, why=""), *rest))
 
 
 def _is_better(other: Scored, first: Scored) -> bool:

@@ -34,7 +34,7 @@ from glmplan.planner.ranking import deployment_of, predicted, prompts_timed, typ
 from glmplan.planner.service import Described, chosen, inputs_of, kept_of, loads_at, service_of
 from glmplan.planner.slo_layouts import contenders
 from glmplan.planner.traffic_search import asked_under, solution_for
-from glmplan.planner.users import Solution, is_steady, solve
+from glmplan.planner.users import Solution, is_steady, ranked_layouts
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.prediction.step_models import site_calibration
 from glmplan.purchase.after_measurement import after_measurement
@@ -691,7 +691,7 @@ def _plan(
     )  # fmt: skip
     request = asked_under(words, traffic)
     with site_calibration(request.calibration):
-        solution = with_moved_experts(solve(request))
+        solution = with_moved_experts(ranked_layouts(request))
         request = solution.asked
         best = chosen(request, solution)
         # more than a machine usually carries at once would only tell which layout fails last

@@ -25,13 +25,13 @@ def solution():
 @pytest.fixture
 def by_sums(monkeypatch):
     """Count users by steady sums alone, which takes no simulation."""
-    monkeypatch.setattr(slo_layouts, "_load", slo_layouts._users)
+    monkeypatch.setattr(slo_layouts, "_load", lambda asked, one, _, *rest: slo_layouts._users(asked, one, *rest))
 
 
 def test_under_an_slo_the_layout_with_more_users_is_chosen(solution, by_sums):
     targets = parse_slo("tpot mean < 30 ms")
     found = solve_for_slo(solution, TRAFFIC, targets)
-    before, after = (users_within(one.asked, one.best, {"tpot": 0.03}, 0.95) for one in (solution, found))
+    before, after = (users_within(one.asked, one.best, 0.95, {"tpot": 0.03}) for one in (solution, found))
     assert solution.best.terms.dp == 1 and found.best.terms.dp == 4
     assert after > 1.05 * before
     assert {id(one.holding) for one in found.ranked} == {id(one.holding) for one in solution.ranked}
@@ -80,9 +80,9 @@ def test_a_layout_of_weaker_evidence_has_to_be_better_in_the_median_too(solution
     ]
     known = replace(solution, ranked=tuple(ranked))
 
-    def score(asked, one, traffic, targets, probability):
+    def score(asked, one, *rest):
         first = one is known.ranked[0]
-        return {0.95: 10.0 if first else 20.0, 0.5: 40.0 if first else 30.0}[probability]
+        return {0.95: 10.0 if first else 20.0, 0.5: 40.0 if first else 30.0}[rest[-1]]
 
     monkeypatch.setattr(slo_layouts, "_load", score)
     monkeypatch.setattr(slo_layouts, "_users", score)
