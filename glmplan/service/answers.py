@@ -63,7 +63,7 @@ def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any])
     return fit_record(planned) | files
 
 
-def _planned(question: q.FitQuestion) -> FitAnswer:
+def _planned(question: q.ExplainQuestion) -> FitAnswer:
     from glmplan.planner.make_plan import fit_answer
     from glmplan.planner.traffic_search import read_traffic
     from glmplan.request.plan import PlanRequest
@@ -77,7 +77,7 @@ def _planned(question: q.FitQuestion) -> FitAnswer:
     return fit_answer(words, arriving or None, changes=question.changes)
 
 
-def _explain(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+def _explain(question: q.ExplainQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
     from glmplan.present.fit_explain import arithmetic_parts, arithmetic_text
 
     parts = arithmetic_parts(_planned(question))
@@ -351,7 +351,7 @@ def _titles() -> dict[str, str]:
 #: name of a question → its fields
 QUESTIONS: dict[str, type[BaseModel]] = {
     "fit": q.FitQuestion,
-    "explain": q.FitQuestion,
+    "explain": q.ExplainQuestion,
     "values": q.FitQuestion,
     "predict": q.PredictQuestion,
     "predict-table": q.TableQuestion,

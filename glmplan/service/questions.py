@@ -23,6 +23,7 @@ __all__ = [
     "CheckQuestion",
     "CompareQuestion",
     "CostQuestion",
+    "ExplainQuestion",
     "FitQuestion",
     "JobQuestion",
     "LinksQuestion",
@@ -196,12 +197,17 @@ class _ArrivalsQuestion(_Arrivals, PlanQuestion):
         return self.model_dump(include=names, exclude_none=True)
 
 
-class FitQuestion(_ArrivalsQuestion):
-    """`glmplan fit`: fit, speed, safe users and useful changes of a plan."""
+class ExplainQuestion(_ArrivalsQuestion):
+    """`glmplan fit --explain`: the arithmetic of a plan."""
 
     users: Users | Whole | None = Field(None, description="Concurrencies.", examples=[[1, 8, 32]])
     traffic: Arriving | None = Field(None, description="Traffic as in simulate: the plan is simulated.")
     changes: bool = Field(True, description="Evaluate changes of the plan; false answers sooner.")
+
+
+class FitQuestion(ExplainQuestion):
+    """`glmplan fit`: fit, speed, safe users and useful changes of a plan."""
+
     deploy: _Names | None = Field(
         None, description="Platforms of deployment files, which are added to the answer.", examples=["kubernetes"]
     )

@@ -328,3 +328,9 @@ def test_a_body_with_two_lengths_ends_the_connection(client):
 def test_an_error_names_the_fields_of_http_also_in_its_words(client):
     found = wrong(client.post("/v1/fit", json=PLAN | {"engine": "vllm", "tp": 3}))
     assert "--" not in found["message"]
+
+
+def test_the_arithmetic_takes_no_deployment_files_which_it_would_not_write(client):
+    found = client.post("/v1/explain", json=PLAN | {"deploy": ["compose"]})
+    assert (found.status_code, found.json()["error"]["field"]) == (422, "deploy")
+    assert set(found.json()["error"]["nearest"]) <= set(q.ExplainQuestion.model_fields)
