@@ -466,7 +466,7 @@ def is_indexed(model: ModelSpec) -> bool:
 def model_features(model: ModelSpec) -> frozenset[str]:
     """Return the features of a model that engine limitations refer to.
 
-    Its family, ``mtp``, ``eagle`` (a head of EAGLE-1 or EAGLE-2), ``moe`` and the features of its mixers
+    Its family, ``mtp``, ``eagle`` (a head of EAGLE-1 or EAGLE-2), ``eagle3``, ``moe`` and the features of its mixers
     (`Mixer.features`).
 
     Examples
@@ -476,7 +476,8 @@ def model_features(model: ModelSpec) -> frozenset[str]:
     ['dsa', 'glm', 'mla', 'moe', 'mtp']
     """
     result: set[str] = {model.family} | ({"mtp"} if model.mtp is not None else set())
-    result |= {"eagle"} if model.draft_head is not None and model.draft_head.method == "eagle" else set()
+    head = model.draft_head
+    result |= {head.method} if head is not None and head.method in ("eagle", "eagle3") else set()
     for name, _ in model.runs:
         kind = model.layers[name]
         result |= mixer_of(kind).features.union(*(item.features for item in feed_forwards_of(kind)))
