@@ -64,9 +64,7 @@ __all__ = [
 class CpuRates:
     """Measured rates of a CPU."""
 
-    memory_bandwidth: BytesPerSecond  # the higher of the next two, all cores
-    copy_bandwidth: BytesPerSecond  # read and written by a copy
-    read_bandwidth: BytesPerSecond  # read by a dot product
+    memory_bandwidth: BytesPerSecond  # the higher of a copy and a dot product, all cores
     matrix_rate: FlopPerSecond  # FP32 matrix product
     threads: int  # cores that took part
     how: str  # description for users
@@ -146,7 +144,7 @@ def measure_cpu(*, seconds: Seconds = 1.0, progress: Callable[[str], None] | Non
     rate = matrix_rate(seconds=seconds)
     threads = _threads()
     how = f"numpy copy {copy / 1e9:.1f} GB/s and read {read / 1e9:.1f} GB/s, FP32 product, {threads} threads"
-    return CpuRates(max(copy, read), copy, read, rate, threads, how)
+    return CpuRates(max(copy, read), rate, threads, how)
 
 
 Progress = Callable[[str], None]

@@ -20,6 +20,7 @@ from glmplan.catalog.schema.model import (
     GroupedQuery,
     LayerKind,
     MtpSpec,
+    Recurrent,
 )
 from glmplan.errors import SpecError, UnknownArchitecture, nearest
 from glmplan.units import TokenCount
@@ -31,6 +32,7 @@ __all__ = [
     "ConfigFields",
     "LayerStack",
     "experts_block",
+    "gated_delta",
     "grouped_query",
     "is_harmless",
     "layer_windows",
@@ -409,6 +411,18 @@ class ConfigFields:
 
 #: kinds of attention in `layer_types`
 FULL_OR_SLIDING = ("full_attention", "sliding_attention")
+
+
+def gated_delta(fields: ConfigFields) -> Recurrent:
+    """Return the gated delta rule of a layer from the fields of Qwen."""
+    return Recurrent(
+        flavour="gated_delta",
+        key_heads=fields.whole("linear_num_key_heads"),
+        key_dim=fields.whole("linear_key_head_dim"),
+        value_heads=fields.whole("linear_num_value_heads"),
+        value_dim=fields.whole("linear_value_head_dim"),
+        conv_kernel=fields.whole("linear_conv_kernel_dim"),
+    )
 
 
 def grouped_query(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from glmplan.catalog.schema.model import DenseFfn, ExpertsFfn, LayerKind, MtpSpec, Recurrent
 from glmplan.errors import SpecError, UnknownArchitecture
-from glmplan.io.models.config_fields import ConfigFields, LayerStack, grouped_query, sparse_layers
+from glmplan.io.models.config_fields import ConfigFields, LayerStack, gated_delta, grouped_query, sparse_layers
 
 __all__ = ["HYBRID_READERS"]
 
@@ -17,14 +17,7 @@ __all__ = ["HYBRID_READERS"]
 def _qwen_next(family: str, *, sparse: bool, gated: bool, wide: bool = False) -> Callable[[ConfigFields], LayerStack]:
     def read(fields: ConfigFields) -> LayerStack:
         count = fields.whole("num_hidden_layers")
-        mixer = Recurrent(
-            flavour="gated_delta",
-            key_heads=fields.whole("linear_num_key_heads"),
-            key_dim=fields.whole("linear_key_head_dim"),
-            value_heads=fields.whole("linear_num_value_heads"),
-            value_dim=fields.whole("linear_value_head_dim"),
-            conv_kernel=fields.whole("linear_conv_kernel_dim"),
-        )
+        mixer = gated_delta(fields)
         out_gate = fields.flag("attn_output_gate", gated)
         attention = grouped_query(fields, qk_norm=True).model_copy(update={"gated": out_gate, "qk_norm_wide": wide})
         experts = None

@@ -27,6 +27,7 @@ from glmplan.io.models.config_fields import (
     ConfigFields,
     LayerStack,
     experts_block,
+    gated_delta,
     grouped_query,
     mtp_spec,
     numbered_layers,
@@ -404,14 +405,7 @@ def _mistral_large4(fields: ConfigFields) -> LayerStack:
 
 def _qwen4(fields: ConfigFields) -> LayerStack:
     count = fields.whole("num_hidden_layers")
-    delta = Recurrent(
-        flavour="gated_delta",
-        key_heads=fields.whole("linear_num_key_heads"),
-        key_dim=fields.whole("linear_key_head_dim"),
-        value_heads=fields.whole("linear_num_value_heads"),
-        value_dim=fields.whole("linear_value_head_dim"),
-        conv_kernel=fields.whole("linear_conv_kernel_dim"),
-    )
+    delta = gated_delta(fields)
     index = Indexer(heads=fields.whole("indexer_n_heads"), head_dim=fields.whole("indexer_head_dim"),
                     topk=fields.whole("indexer_budget"), pool=fields.whole("indexer_compress_ratio"))  # fmt: skip
     attention = grouped_query(fields, qk_norm=True).model_copy(update={"gated": True, "indexer": index})
