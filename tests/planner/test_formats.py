@@ -28,7 +28,9 @@ def test_without_a_format_the_highest_precision_that_meets_the_question_is_plann
 
 def test_of_a_format_of_unknown_prefill_only_decoding_is_said_to_meet_the_question():
     asked = best_format(PlanRequest("deepseek-r1", "m3-ultra"), read_words)
-    assert asked.assumed[0] == "weights q4_k_m: the highest precision whose decoding meets the question, after fp8"
+    assert asked.assumed[0].startswith(
+        "weights q4_k_m: the highest precision whose decoding meets the question, after fp8"
+    )
 
 
 def test_a_format_that_was_typed_is_never_changed():

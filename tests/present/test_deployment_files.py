@@ -175,7 +175,7 @@ def test_the_values_of_the_vllm_chart_have_the_fields_of_its_documentation():
         "requestGPU": 8,
     }
     config = spec["vllmConfig"]
-    assert config["enablePrefixCaching"] is True and config["tensorParallelSize"] == 4
+    assert config["enablePrefixCaching"] is True and config["tensorParallelSize"] == 2
     words = config["extraArgs"]
     assert words[words.index("--speculative-config") + 1] == '{"method":"mtp","num_speculative_tokens":3}'
     assert "--tensor-parallel-size" not in words
@@ -199,7 +199,7 @@ def test_the_dynamo_graph_has_a_frontend_and_workers_without_options_of_an_http_
     assert (front["type"], worker["type"], worker["replicas"]) == ("frontend", "worker", 2)
     (container,) = worker["podTemplate"]["spec"]["containers"]
     assert container["command"] == ["python3", "-m", "dynamo.vllm"]
-    assert container["args"][:4] == ["--model", "zai-org/GLM-5.1-FP8", "--tensor-parallel-size", "4"]
+    assert container["args"][:4] == ["--model", "zai-org/GLM-5.1-FP8", "--tensor-parallel-size", "2"]
     assert "--tool-call-parser" not in container["args"] and "--speculative-config" in container["args"]
 
 

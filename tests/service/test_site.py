@@ -102,7 +102,7 @@ def test_opened_from_a_file_it_answers_offline_and_names_the_command_for_the_res
     assert faults == []
     assert command == "glmplan fit llama-3.1-8b --on 2xh100-sxm --kv 'fp8' --users '1,4'"
     run(*shlex.split(command)[1:])
-    assert "2xh100-sxm" in capsys.readouterr().out
+    assert "2 × H100" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")

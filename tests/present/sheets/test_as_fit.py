@@ -18,7 +18,7 @@ from glmplan.purchase.money import money_of
 #: model, machine, (users, input, output), further arguments
 PLANS = {
     "outside": ("glm-5.1", "6xrtx-pro-6000-ws", (8, 2048, 512), {}),
-    "outside, far": ("glm-5.1", "8xh200-sxm", (20, 512, 4000), {}),
+    "outside, far": ("glm-5.1", "8xh200-sxm", (20, 512, 4000), {"tp": 4, "dp": 2}),
     "inside": ("llama-3.1-8b", "1xh100-sxm", (16, 2048, 512), {}),
     "power limit": ("llama-3.1-8b", "1xh100-sxm", (24, 2048, 512), {"power_limit": "400W"}),
     "two servers": ("llama-3.1-8b", "2xrtx-5090", (5, 4096, 256), {"replicas": 2, "tp": 1}),
