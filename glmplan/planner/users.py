@@ -884,17 +884,18 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     def about(one: Scored, share: Ratio) -> float:
         return float(users_within(asked, one.holding, share))
 
-    def at(one: Scored) -> dict[Ratio, int]:
-        return dict(safe_number(asked, one.holding, probability=asked.probability)[0].at)
-
-    def users(one: Scored, share: Ratio) -> float:
-        return float(at(one)[EXPECTED] if share == EXPECTED else np.exp(np.log1p([*at(one).values()]).mean()))
-
     peers = peers_of(solution)
     fast = [one for one in peers if one is peers[0] or one.alone >= FLOOR * max(other.alone for other in peers)]
-    first, *others = foremost(asked, fast, (about,), asked.probability, SUMMED)
-    found = [one for one in others if at(one)[asked.probability] >= at(first)[asked.probability]]
-    return best_first(solution, [first, *found], users, asked.probability)
+    if len(found := foremost(asked, fast, (about,), asked.probability, SUMMED)) < 2:
+        return solution
+    at = {id(one): dict(safe_number(asked, one.holding, probability=asked.probability)[0].at) for one in found}
+
+    def users(one: Scored, share: Ratio) -> float:
+        return float(at[id(one)][share] if share == EXPECTED else np.exp(np.log1p([*at[id(one)].values()]).mean()))
+
+    least = at[id(found[0])][asked.probability]
+    found = [one for one in found if at[id(one)][asked.probability] >= least]
+    return best_first(solution, found, users, asked.probability)
 
 
 def peers_of(solution: Solution) -> list[Scored]:

@@ -788,9 +788,9 @@ class LoadSearch(LoadTries):
     def shared(self, service: Service, load: float, least: Ratio) -> tuple[Ratio, str]:
         """Return `share` of a service, with all parts of the spread."""
         self._bound(service)
-        return self.share(load, least, surely=True)
+        return self.share(load, least, evicts=True)
 
-    def share(self, load: float, least: Ratio, *, surely: bool) -> tuple[Ratio, str]:
+    def share(self, load: float, least: Ratio, *, evicts: bool) -> tuple[Ratio, str]:
         """Return the share of services that meet the SLO, the mean over arrivals.
 
         Conversations are random even at a fixed number of users, so that every service is tried under several arrival
@@ -800,7 +800,7 @@ class LoadSearch(LoadTries):
         More arrival samples are tried while the mean is within two standard errors of the probability.
 
         - `least`: The result is an upper bound where it is below.
-        - `surely`: Simulate faster services too if the pool may evict requests at any speed.
+        - `evicts`: Simulate faster services too, because a pool that evicts requests may do so at any speed.
         - Returns: The share, and the target that the last service that fails misses most.
         """
         rows = [(place_of(which, len(self.variants)), which) for which in range(len(self.variants))]
@@ -826,7 +826,7 @@ class LoadSearch(LoadTries):
                 broken = trial.broken if trial.margin > 0 else broken
                 if (sum(missed) + _missed(told)) / _MOST_SAMPLES > 1.0 - least + 1e-9:
                     return 1.0 - (sum(missed) + _missed(told)) / _MOST_SAMPLES, broken
-                roomy = not surely or trial.summary.get("kv_occupancy_max", 1.0) < _ROOMY
+                roomy = not evicts or trial.summary.get("kv_occupancy_max", 1.0) < _ROOMY
                 passes = passes + 1 if trial.margin <= 0 and roomy else 0
                 if passes >= ENOUGH:
                     missed.append(_missed(told))
@@ -847,10 +847,10 @@ class LoadSearch(LoadTries):
         def at(place: int) -> float:
             return first + place if self._whole else first * (1 + _STEP) ** place
 
-        def keeps(place: int, *, surely: bool = False) -> bool:
+        def keeps(place: int, *, evicts: bool = False) -> bool:
             load = at(place)
             return load < least or (
-                load <= self.limit and self.share(load, self.probability, surely=surely)[0] >= self.probability - 1e-9
+                load <= self.limit and self.share(load, self.probability, evicts=evicts)[0] >= self.probability - 1e-9
             )
 
         low, high, stride, known = (0, 1, 1, 0) if keeps(0) else (-1, 0, -1, int(start - first) if start else None)
@@ -861,7 +861,7 @@ class LoadSearch(LoadTries):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if keeps(middle) else (low, middle)
-        while not keeps(low, surely=True):
+        while not keeps(low, evicts=True):
             low -= 1
         return at(low) if at(low) >= least else 0.0
 
